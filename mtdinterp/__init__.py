@@ -1,0 +1,43 @@
+"""mtdinterp: which algorithm did a transformer learn?
+
+The names below are imported on first use: `import mtdinterp` alone must stay instant, because the
+command line's `--help` goes through it, and torch takes seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtdinterp.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+    from mtdinterp.task import MTDTask, Sample
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MTDTask": "mtdinterp.task",
+    "Sample": "mtdinterp.task",
+    "Checkpoint": "mtdinterp.checkpoints",
+    "CheckpointError": "mtdinterp.checkpoints",
+    "load_checkpoint": "mtdinterp.checkpoints",
+    "save_checkpoint": "mtdinterp.checkpoints",
+}
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "MTDTask",
+    "Sample",
+    "__version__",
+    "load_checkpoint",
+    "save_checkpoint",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mtdinterp' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,116 @@
+"""Input checks: turn what a caller passed into a tensor, or raise a ValueError that quotes both sides.
+
+Every public function of the task, the estimators and the constructions goes through these, so that a
+mistake is named where it was made and not where it first hurts.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ArrayLike = Tensor | np.ndarray | Sequence
+"""What callers may pass: a torch tensor, a NumPy array, or nested lists."""
+
+ROW_SUM_TOLERANCE = 1e-6
+
+
+def as_float(name: str, value: ArrayLike | float) -> Tensor:
+    """`value` as a finite float64 tensor."""
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from error
+    if not torch.isfinite(tensor).all():
+        bad = tensor[~torch.isfinite(tensor)][0].item()
+        raise ValueError(f"{name}: expected finite entries, got {bad}")
+    return tensor
+
+
+def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Tensor:
+    """`value` as float64 rows that are non-negative and sum to one (renormalised to rounding)."""
+    rows = as_float(name, value)
+    if rows.ndim == 0 or (size is not None and rows.shape[-1] != size):
+        raise ValueError(f"{name}: expected {size} entries in the last axis, got shape {tuple(rows.shape)}")
+    if (rows < 0).any():
+        raise ValueError(f"{name}: expected non-negative entries, got {rows.min().item()}")
+    total = rows.sum(-1, keepdim=True)
+    worst = (total - 1).abs().max() if total.numel() else torch.tensor(0.0)
+    if worst > ROW_SUM_TOLERANCE:
+        raise ValueError(f"{name}: expected rows that sum to 1, got a row that sums to "
+                         f"{total.flatten()[(total - 1).abs().argmax()].item():.6g}")
+    return rows / total
+
+
+def as_transition(value: ArrayLike) -> Tensor:
+    """`value` as a row-stochastic float64 matrix [vocab, vocab]."""
+    matrix = as_float("transition", value)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
+        raise ValueError("transition: expected a square matrix [vocab, vocab] with vocab ≥ 2, "
+                         f"got shape {tuple(matrix.shape)}")
+    return as_distribution("transition", matrix)
+
+
+def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
+    """`value` as int64 tokens [batch, pos], each in 0..vocab_size-1."""
+    tokens = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
+        raise ValueError(f"tokens: expected an integer type, got {tokens.dtype}")
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens: expected shape [batch, pos], got {tuple(tokens.shape)}")
+    tokens = tokens.to(torch.int64)
+    if tokens.numel() and (tokens.min() < 0 or tokens.max() >= vocab_size):
+        raise ValueError(f"tokens: expected values in 0..{vocab_size - 1}, "
+                         f"got values in {tokens.min().item()}..{tokens.max().item()}")
+    return tokens
+
+
+def check_order(order: int, length: int | None = None) -> int:
+    """The number of lags: at least 1, and smaller than `length` so that one transition is observed."""
+    if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 1:
+        raise ValueError(f"order: expected an integer ≥ 1, got {order!r}")
+    if length is not None and order >= length:
+        raise ValueError(f"order: expected less than the length {length}, got {order}")
+    return int(order)
+
+
+def check_count(name: str, value: int, minimum: int = 1) -> int:
+    """An integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise ValueError(f"{name}: expected an integer ≥ {minimum}, got {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: float, minimum: float | None = None, exclusive: bool = False) -> float:
+    """A finite number, at least (or more than) `minimum`."""
+    number = as_float(name, value)
+    if number.ndim != 0:
+        raise ValueError(f"{name}: expected one number, got shape {tuple(number.shape)}")
+    result = number.item()
+    if minimum is not None and (result < minimum or (exclusive and result == minimum)):
+        raise ValueError(f"{name}: expected a number {'>' if exclusive else '≥'} {minimum:g}, got {result:g}")
+    return result
+
+
+def as_concentration(value: ArrayLike | float, order: int) -> Tensor:
+    """A Dirichlet concentration, one number or one per lag, as a positive float64 tensor [lag]."""
+    alpha = as_float("concentration", value)
+    if alpha.ndim == 0:
+        alpha = alpha.expand(order)
+    if alpha.shape != (order,):
+        raise ValueError(f"concentration: expected one number or {order} of them, got shape {tuple(alpha.shape)}")
+    if (alpha <= 0).any():
+        raise ValueError(f"concentration: expected positive entries, got {alpha.min().item()}")
+    return alpha.contiguous()
+
+
+def check_option(name: str, value: str, known: Iterable[str]) -> str:
+    """`value` if it is one of the `known` names; otherwise an error that lists them and a near one."""
+    options = list(known)
+    if value not in options:
+        near = difflib.get_close_matches(str(value), options, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}: expected one of {', '.join(options)}; got {value!r}{hint}")
+    return value

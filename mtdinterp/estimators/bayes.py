@@ -1,0 +1,183 @@
+"""The exact posterior mean of the mixture weights (paper, eq. bayes_optimal_predictor_main).
+
+The paper calls it intractable. For a fixed number of lags it is not: the likelihood is a polynomial in the
+weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes a dimension
+integrates it exactly, and far fewer are enough for any tolerance above rounding. The number of nodes is
+raised until an error estimate meets the tolerance, sequence by sequence.
+
+Evaluating the likelihood at every node is the whole cost. Consecutive factors Σ_g w_g c[t, g] are
+multiplied out symbolically first, two or three at a time, so that the work becomes one matrix product
+between the monomials at the nodes and the coefficients of the sequences.
+"""
+
+import math
+from functools import lru_cache
+from itertools import combinations_with_replacement
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from mtdinterp.checks import ArrayLike, as_concentration, check_count, check_number
+from mtdinterp.estimators.likelihood import lag_likelihoods
+from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
+
+STEPS_PER_LOGARITHM = 64
+"""Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it lies
+between the smallest weight at a node and the number of lags, and 64 of them stay in range."""
+
+BLOCK_ROWS, BLOCK_NODES = 512, 256
+"""The matrix product is cut into blocks of this size, which stay in the cache until they are reduced."""
+
+GROWTH = 1.25
+SAFETY = 10.0
+"""How much the error estimate is multiplied by before it is compared with the tolerance."""
+
+
+def exact_posterior_mean(
+    transition: ArrayLike,
+    tokens: ArrayLike,
+    order: int,
+    concentration: ArrayLike | float = 1.0,
+    tolerance: float = 1e-10,
+    max_nodes: int = 4_000_000,
+) -> Float64[Tensor, "batch lag"]:
+    """E[weights | tokens] under a Dirichlet prior, each entry to `tolerance`.
+
+    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all.
+    """
+    tolerance = check_number("tolerance", tolerance, minimum=1e-13)
+    max_nodes = check_count("max_nodes", max_nodes)
+    likelihoods = lag_likelihoods(transition, tokens, order)
+    alpha = tuple(as_concentration(concentration, order).tolist())
+    return _PosteriorMean(likelihoods, alpha).to_tolerance(tolerance, max_nodes)
+
+
+class _PosteriorMean:
+    """Posterior means of one batch under rules of growing size."""
+
+    def __init__(self, likelihoods: Float64[Tensor, "batch step lag"], alpha: tuple[float, ...]) -> None:
+        self.alpha = alpha
+        self.order = len(alpha)
+        self.steps = likelihoods.shape[1]
+        self.degree = 3 if self.order <= 4 else 2
+        self.coefficients = _grouped_coefficients(likelihoods, self.degree)
+
+    @property
+    def exact_nodes(self) -> int:
+        """Nodes a dimension at which the rule is exact: the integrand has degree steps + 1."""
+        return (self.steps + 2 + 1) // 2
+
+    def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
+        batch_size = self.coefficients.shape[2]
+        result = torch.empty(batch_size, self.order, dtype=torch.float64)
+        active = torch.arange(batch_size)
+        # The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
+        nodes = min(math.ceil(math.sqrt(self.steps)), self.exact_nodes)
+        estimates: list[Tensor] = []
+        error = torch.full((batch_size,), math.inf)
+        while True:
+            if nodes ** (self.order - 1) > max_nodes:
+                raise ValueError(
+                    f"exact_posterior_mean: {len(active)} of {batch_size} sequences need at least {nodes} nodes "
+                    f"a dimension, {nodes ** (self.order - 1):,} in all, for tolerance {tolerance:g} (error "
+                    f"estimate so far {error.max():.1g}); max_nodes is {max_nodes:,}")
+            estimates.append(self._with_rule(simplex_rule(self.alpha, nodes), active))
+            result[active] = estimates[-1]
+            if nodes == self.exact_nodes or not len(active):
+                return result
+            error = _error_estimate(estimates)
+            unfinished = error > tolerance
+            active = active[unfinished]
+            estimates = [estimate[unfinished] for estimate in estimates[-2:]]
+            error = error[unfinished]
+            if not len(active):
+                return result
+            nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)
+
+    def _with_rule(self, rule: SimplexRule, rows: Tensor) -> Float64[Tensor, "row lag"]:
+        monomials = _monomials(rule.points, self.degree)
+        parts = []
+        for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1])):
+            log_likelihood = self._log_likelihood(monomials, some)
+            parts.append((log_likelihood + rule.log_weights).softmax(-1) @ rule.points)
+        return torch.cat(parts) if parts else torch.empty(0, self.order, dtype=torch.float64)
+
+    def _log_likelihood(
+        self, monomials: Float64[Tensor, "monomial node"], rows: Tensor
+    ) -> Float64[Tensor, "row node"]:
+        """ℓ at every node, up to a constant a sequence."""
+        coefficients = self.coefficients[:, :, rows].flatten(1, 2)
+        total = torch.zeros(len(rows), monomials.shape[1], dtype=torch.float64)
+        # One buffer for all blocks: fresh memory for each would cost more than the product itself.
+        buffer = torch.empty(coefficients.shape[1] * BLOCK_NODES, dtype=torch.float64)
+        for start in range(0, monomials.shape[1], BLOCK_NODES):
+            block = monomials[:, start : start + BLOCK_NODES]
+            values = buffer[: coefficients.shape[1] * block.shape[1]].view(-1, block.shape[1])
+            for chunk in coefficients:
+                torch.mm(chunk, block, out=values)
+                product = _product_over_first(values.view(-1, len(rows), block.shape[1]))
+                total[:, start : start + BLOCK_NODES] += product.log_()
+        return total
+
+
+def _error_estimate(estimates: list[Float64[Tensor, "row lag"]]) -> Float64[Tensor, " row"]:
+    """The error of the last of three estimates, from the two differences between them.
+
+    Gauss rules converge at least geometrically in the number of nodes, and the next rule would add
+    `GROWTH` times as many as this one did: the next difference, which is this one's error, is about
+    last·rate^GROWTH. Differences that grow are never extrapolated, and no more than a factor 1000 is.
+    """
+    if len(estimates) < 3:
+        return torch.full((len(estimates[-1]),), math.inf, dtype=torch.float64)
+    previous = (estimates[-2] - estimates[-3]).abs().amax(-1)
+    last = (estimates[-1] - estimates[-2]).abs().amax(-1)
+    rate = (last / previous.clamp_min(1e-16)).clamp(max=1.0)
+    return torch.maximum(SAFETY * last * rate**GROWTH, 1e-3 * last)
+
+
+def _product_over_first(values: Float64[Tensor, "group row node"]) -> Float64[Tensor, "row node"]:
+    """The product over the leading axis by halves, in place: each multiplication is one long sweep."""
+    while len(values) > 1:
+        half = (len(values) + 1) // 2
+        values[: len(values) - half].mul_(values[half:])
+        values = values[:half]
+    return values[0]
+
+
+@lru_cache(maxsize=32)
+def _exponents(order: int, degree: int) -> tuple[tuple[int, ...], ...]:
+    """The monomials of one degree in `order` variables, as sorted tuples of variable indices."""
+    return tuple(combinations_with_replacement(range(order), degree))
+
+
+def _monomials(points: Float64[Tensor, "node lag"], degree: int) -> Float64[Tensor, "monomial node"]:
+    columns = [points[:, list(factors)].prod(-1) for factors in _exponents(points.shape[1], degree)]
+    return torch.stack(columns)
+
+
+def _grouped_coefficients(
+    likelihoods: Float64[Tensor, "batch step lag"], degree: int
+) -> Float64[Tensor, "chunk group batch monomial"]:
+    """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they share.
+
+    Steps are padded with the factor Σ_g w_g·1, which is 1 on the simplex.
+    """
+    batch_size, steps, order = likelihoods.shape
+    scaled = likelihoods / likelihoods.mean(-1, keepdim=True)
+    chunks = math.ceil(steps / STEPS_PER_LOGARITHM)
+    groups = math.ceil(steps / (chunks * degree))
+    padding = chunks * groups * degree - steps
+    scaled = torch.cat([scaled, torch.ones(batch_size, padding, order, dtype=torch.float64)], dim=1)
+    factors = scaled.view(batch_size, chunks, groups, degree, order).permute(3, 1, 2, 0, 4)
+
+    product = factors[0]
+    for power in range(1, degree):
+        index = {factor: position for position, factor in enumerate(_exponents(order, power + 1))}
+        longer = torch.zeros(*product.shape[:-1], len(index), dtype=torch.float64)
+        for position, monomial in enumerate(_exponents(order, power)):
+            for lag in range(order):
+                target = index[tuple(sorted((*monomial, lag)))]
+                longer[..., target] += product[..., position] * factors[power][..., lag]
+        product = longer
+    return product.contiguous()

@@ -1,0 +1,48 @@
+"""How far a prediction is from the truth.
+
+A trained model's raw output is not a distribution: it is clipped from below and renormalised first, and
+how much that changed is reported next to the score.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+CLIP = 1e-6
+
+
+def kl_divergence(
+    truth: Float[Tensor, "*batch vocab"], prediction: Float[Tensor, "*batch vocab"]
+) -> Float64[Tensor, "*batch"]:
+    """KL(truth ‖ prediction) of each row; infinite where the prediction misses what can happen."""
+    p, q = truth.double(), prediction.double()
+    return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
+
+
+def clip_to_distribution(
+    raw: Float[Tensor, "*batch vocab"], floor: float = CLIP
+) -> tuple[Float64[Tensor, "*batch vocab"], Float64[Tensor, "*batch"]]:
+    """A raw output as a distribution, and the total variation between the two."""
+    raw = raw.double()
+    clipped = raw.clamp_min(floor)
+    clipped = clipped / clipped.sum(-1, keepdim=True)
+    return clipped, 0.5 * (clipped - raw).abs().sum(-1)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean KL(truth ‖ prediction) over sequences, its standard error, and the mean clipped mass."""
+
+    kl: float
+    stderr: float
+    clipped: float
+
+
+def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]) -> Score:
+    """Score a raw output against the true next-token distribution."""
+    prediction, clipped = clip_to_distribution(raw)
+    divergence = kl_divergence(truth, prediction)
+    stderr = divergence.std().item() / len(divergence) ** 0.5 if len(divergence) > 1 else float("nan")
+    return Score(divergence.mean().item(), stderr, clipped.mean().item())
