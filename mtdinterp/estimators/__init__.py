@@ -15,11 +15,13 @@ from mtdinterp.estimators.likelihood import (
     uniform_weights,
 )
 from mtdinterp.estimators.mirror import beta_from_learning_rate, learning_rate_from_beta, mirror_descent
+from mtdinterp.estimators.reweighted import TwoStepConstants, reweighted_two_step
 from mtdinterp.estimators.tuning import TunedRate, tune_learning_rate
 from mtdinterp.task import predict_next
 
 __all__ = [
     "TunedRate",
+    "TwoStepConstants",
     "beta_from_learning_rate",
     "entropic_map",
     "entropic_path",
@@ -33,6 +35,7 @@ __all__ = [
     "mirror_descent",
     "predict_next",
     "responsibilities",
+    "reweighted_two_step",
     "tune_learning_rate",
     "uniform_weights",
 ]

@@ -1,0 +1,27 @@
+"""Pieces that the constructions share."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from mtdinterp.checks import ArrayLike, as_transition, check_count, check_number, check_order
+
+LOG_FLOOR = float(torch.finfo(torch.float64).tiny)
+
+
+def log_transition(transition: Float64[Tensor, "vocab vocab"]) -> Float64[Tensor, "vocab vocab"]:
+    """log π with its zeros floored: log 0 times a one-hot zero would be NaN.
+
+    The floor is the smallest normal number, so every positive entry keeps its own logarithm, and exp of
+    the floor vanishes next to any of them.
+    """
+    return transition.clamp_min(LOG_FLOOR).log()
+
+
+def check_problem(
+    transition: ArrayLike, order: int, length: int, delta: float
+) -> tuple[Float64[Tensor, "vocab vocab"], int, int, float]:
+    """The arguments every construction takes, checked."""
+    length = check_count("length", length)
+    delta = check_number("delta", delta, minimum=0, exclusive=True)
+    return as_transition(transition), check_order(order, length), length, delta

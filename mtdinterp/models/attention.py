@@ -1,0 +1,105 @@
+"""Relative attention as pure functions: no parameters, no hooks.
+
+score[i, j] = q_i·k_j + p_i·key_table[i-j], softmax over j ≤ i, and two outputs: Σ_j A[i, j]·v_j and
+Σ_j A[i, j]·value_table[i-j]. Axes are [batch, pos, head, d] outside and [batch, head, query, key] inside.
+Queries may be fewer than keys; they are then the last ones.
+
+Nothing of shape [query, key, d] is ever built. The products p_i·key_table[o] form a matrix [query, offset];
+laid out with its columns reversed and one column of padding, it already holds score[i, j] at a constant
+stride, so that going from offsets to keys (or back, for the values) is a change of shape:
+
+    row i of [query, K+1]:  pad, o=K-1, …, o=1, o=0     and     key j of query i has offset o = i - j.
+
+Reading the same memory from element Q on in rows of K puts offset i - j into column j; what lands above the
+diagonal belongs to other rows and is masked.
+"""
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def relative_attention(
+    q: Float[Tensor, "batch query head d_key"],
+    p: Float[Tensor, "batch query head d_pos"],
+    k: Float[Tensor, "batch key head d_key"],
+    v: Float[Tensor, "batch key head d_value"],
+    key_table: Float[Tensor, "head length d_pos"],
+    value_table: Float[Tensor, "head length d_rel"],
+) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
+    """What each query gathers from the values and from the value table."""
+    pattern = causal_softmax(content_scores(q, k, position_scores(p, key_table, k.shape[1])))
+    return gather_values(pattern, v), gather_positions(pattern, value_table)
+
+
+def position_scores(
+    p: Float[Tensor, "batch query head d_pos"], key_table: Float[Tensor, "head length d_pos"], n_keys: int
+) -> Float[Tensor, "batch head query key"]:
+    """p_i·key_table[i-j] for j ≤ i; what stands above the diagonal means nothing."""
+    by_offset = torch.einsum("bqhd,hod->bhqo", p, _reversed_rows(key_table, n_keys)).contiguous()
+    batch, heads, n_queries, _ = by_offset.shape
+    return by_offset.view(batch, heads, -1)[..., n_queries:].view(batch, heads, n_queries, n_keys)
+
+
+def content_scores(
+    q: Float[Tensor, "batch query head d_key"],
+    k: Float[Tensor, "batch key head d_key"],
+    position: Float[Tensor, "batch head query key"],
+) -> Float[Tensor, "batch head query key"]:
+    """q_i·k_j added to the position scores, in one pass over them."""
+    batch, n_queries, heads, _ = q.shape
+    queries = rearrange(q, "batch query head d -> (batch head) query d")
+    keys = rearrange(k, "batch key head d -> (batch head) d key")
+    scores = torch.baddbmm(position.reshape(batch * heads, n_queries, -1), queries, keys)
+    return scores.view(position.shape)
+
+
+def causal_softmax(scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """Softmax over the keys that are not in the future of the query."""
+    n_queries, n_keys = scores.shape[-2:]
+    return scores.masked_fill(future_mask(n_queries, n_keys, scores.device), float("-inf")).softmax(-1)
+
+
+def gather_values(
+    pattern: Float[Tensor, "batch head query key"], v: Float[Tensor, "batch key head d_value"]
+) -> Float[Tensor, "batch query head d_value"]:
+    """Σ_j A[i, j]·v_j."""
+    return torch.einsum("bhqk,bkhd->bqhd", pattern, v)
+
+
+def gather_positions(
+    pattern: Float[Tensor, "batch head query key"], value_table: Float[Tensor, "head length d_rel"]
+) -> Float[Tensor, "batch query head d_rel"]:
+    """Σ_j A[i, j]·value_table[i-j]: the pattern, zero above its diagonal, read back by offset."""
+    batch, heads, n_queries, n_keys = pattern.shape
+    padded = F.pad(pattern.reshape(batch, heads, -1), (n_queries, 0))
+    by_offset = padded.view(batch, heads, n_queries, n_keys + 1)
+    return torch.einsum("bhqo,hod->bqhd", by_offset, _reversed_rows(value_table, n_keys))
+
+
+def attention_by_offset(
+    pattern: Float[Tensor, "batch head query key"],
+) -> Float[Tensor, "batch head query key"]:
+    """The pattern with column o holding the attention at offset o = i - j; zero where there is no such key."""
+    batch, heads, n_queries, n_keys = pattern.shape
+    visible = pattern.masked_fill(future_mask(n_queries, n_keys, pattern.device), 0)
+    padded = F.pad(visible.reshape(batch, heads, -1), (n_queries, 0))
+    return padded.view(batch, heads, n_queries, n_keys + 1)[..., 1:].flip(-1)
+
+
+def _reversed_rows(
+    table: Float[Tensor, "head length d"], n_keys: int
+) -> Float[Tensor, "head keys_and_pad d"]:
+    """A zero row, then offsets n_keys-1 down to 0."""
+    return F.pad(table[:, :n_keys].flip(1), (0, 0, 1, 0))
+
+
+@lru_cache(maxsize=32)
+def future_mask(n_queries: int, n_keys: int, device: torch.device) -> Bool[Tensor, "query key"]:
+    """True where a key lies after the query; the queries are the last `n_queries` positions."""
+    ones = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
+    return ones.triu(1 + n_keys - n_queries)

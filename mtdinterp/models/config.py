@@ -1,0 +1,97 @@
+"""Frozen configurations of the two architectures, checked when they are made."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+from mtdinterp.checks import check_count, check_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What both architectures share."""
+
+    vocab_size: int
+    length: int
+    """The longest sequence the position tables cover (the paper's T)."""
+    n_layers: int = 3
+    exact_length: bool = False
+    """A constructed model computes its formula only at this very length and refuses others."""
+
+    architecture: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_count("vocab_size", self.vocab_size, minimum=2)
+        check_count("length", self.length)
+        check_count("n_layers", self.n_layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"architecture": self.architecture, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; an unknown field is an error that lists the known ones."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name != "architecture":
+                check_option(f"{cls.architecture} config field", name, known)
+        return cls(**{name: _as_tuple(value) for name, value in values.items() if name != "architecture"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisentangledConfig(ModelConfig):
+    """One-hot tokens, a concatenated stream, one attention matrix a head, learned relative tables."""
+
+    n_heads: int | tuple[int, ...] = 1
+    """Heads a layer: one number for all layers, or one a layer."""
+    d_rel: int = 4
+    """Width of the value table, d_R in the paper, at least the order for the constructions."""
+
+    architecture: ClassVar[str] = "disentangled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("d_rel", self.d_rel)
+        for heads in self.heads_per_layer:
+            check_count("n_heads", heads)
+        if len(self.heads_per_layer) != self.n_layers:
+            raise ValueError(f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}")
+
+    @property
+    def heads_per_layer(self) -> tuple[int, ...]:
+        return self.n_heads if isinstance(self.n_heads, tuple) else (self.n_heads,) * self.n_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardConfig(ModelConfig):
+    """Learned embedding, Q/K/V/O projections, relative tables on keys and values, additive stream."""
+
+    n_heads: int = 1
+    d_model: int = 32
+    d_head: int | None = None
+    """Width of a head; d_model / n_heads unless given."""
+    blocks: tuple[tuple[str, int], ...] = ()
+    """Names and widths of the residual dimensions, where a construction gave them a meaning."""
+
+    architecture: ClassVar[str] = "standard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("n_heads", self.n_heads)
+        check_count("d_model", self.d_model)
+        if self.d_head is not None:
+            check_count("d_head", self.d_head)
+        elif self.d_model % self.n_heads:
+            raise ValueError(f"d_model: expected a multiple of n_heads = {self.n_heads}, got {self.d_model}; "
+                             "or give d_head")
+        if self.blocks and sum(width for _, width in self.blocks) != self.d_model:
+            raise ValueError(f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}")
+
+    @property
+    def head_width(self) -> int:
+        return self.d_head if self.d_head is not None else self.d_model // self.n_heads
+
+
+def _as_tuple(value: Any) -> Any:
+    """Lists back to tuples, as a configuration that came through JSON needs."""
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value

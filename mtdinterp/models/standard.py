@@ -1,0 +1,117 @@
+"""The standard attention-only transformer with relative positions (Shaw et al. 2018).
+
+Learned embedding, Q/K/V/O projections, score[i, j] = q_i·(k_j + R_K[i-j])/√d_head, head output
+Σ_j A[i, j]·(v_j + R_V[i-j]), additive residual stream, linear read-out, no MLP, no normalisation.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from mtdinterp.models.config import StandardConfig
+from mtdinterp.models.lens import HookedAttention, HookedBlock, LensConfig, LensTransformer, Unembed, tap
+from mtdinterp.models.stream import Stream
+
+
+class StandardAttention(HookedAttention):
+    """Parameters of one layer."""
+
+    def __init__(self, cfg: LensConfig, config: StandardConfig) -> None:
+        super().__init__(cfg)
+        self.n_heads, self.d_head = config.n_heads, config.head_width
+        projection = (config.n_heads, config.d_model, self.d_head)
+        table = (config.n_heads, config.length, self.d_head)
+        self.W_Q = nn.Parameter(torch.empty(projection))
+        self.W_K = nn.Parameter(torch.empty(projection))
+        self.W_V = nn.Parameter(torch.empty(projection))
+        self.W_O = nn.Parameter(torch.empty(config.n_heads, self.d_head, config.d_model))
+        self.R_K = nn.Parameter(torch.empty(table))  # row i-j
+        self.R_V = nn.Parameter(torch.empty(table))  # row i-j
+
+    def reset_parameters(self, table_scale: float = 0.7) -> None:
+        """Projections at the scale that keeps activations, tables at theirs."""
+        for weight in (self.W_Q, self.W_K, self.W_V):
+            nn.init.normal_(weight, std=self.cfg.d_model**-0.5)
+        nn.init.normal_(self.W_O, std=(self.n_heads * self.d_head) ** -0.5)
+        nn.init.normal_(self.R_K, std=table_scale)
+        nn.init.normal_(self.R_V, std=table_scale)
+
+    def forward(
+        self, stream: Float[Tensor, "batch pos d_model"], last_only: bool
+    ) -> Float[Tensor, "batch query d_model"]:
+        query_in, key_in, value_in = self.inputs(stream)
+        query_in = query_in[:, -1:] if last_only else query_in
+        q = tap(self.hook_q, torch.einsum("bphd,hde->bphe", query_in, self.W_Q))
+        k = tap(self.hook_k, torch.einsum("bphd,hde->bphe", key_in, self.W_K))
+        v = tap(self.hook_v, torch.einsum("bphd,hde->bphe", value_in, self.W_V))
+        scaled = q / self.d_head**0.5
+        content, position = self.attend(scaled, scaled, k, v, self.R_K, self.R_V)
+        z = tap(self.hook_z, content + position)
+        if self.cfg.use_attn_result:
+            return self.head_results(z)
+        return torch.einsum("bphd,hdm->bpm", z, self.W_O)
+
+
+class StandardBlock(HookedBlock):
+    """Adds what its heads wrote."""
+
+    def write(self, stream: Tensor, written: Tensor) -> Tensor:
+        return stream + written
+
+
+class Embed(nn.Module):
+    """The learned token embedding W_E [vocab, d_model]."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.W_E = nn.Parameter(torch.empty(vocab_size, d_model))
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.W_E)
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        return self.W_E[tokens]
+
+
+class StandardTransformer(LensTransformer):
+    """See the module's docstring; `stream` is one block unless a construction named its dimensions."""
+
+    config: StandardConfig
+
+    def __init__(self, config: StandardConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stream = Stream(config.blocks or (("residual", config.d_model),))
+        self.cfg = LensConfig(
+            d_model=config.d_model,
+            d_head=config.head_width,
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            n_ctx=config.length + 1,  # one more than a sequence: TransformerLens' detect_head wants it
+            d_vocab=config.vocab_size,
+            attn_only=True,
+            normalization_type=None,
+            default_prepend_bos=False,
+            device="cpu",
+        )
+        self.embed = Embed(config.vocab_size, config.d_model)
+        self.hook_embed = HookPoint()  # [batch, pos, d_model]
+        everything = slice(0, config.d_model)
+        self.blocks = nn.ModuleList(
+            StandardBlock(self.cfg, StandardAttention(self.cfg, config), everything, everything)
+            for _ in range(config.n_layers)
+        )
+        self.unembed = Unembed(config.d_model, config.vocab_size)
+        self.reset_parameters()
+        self.setup()
+
+    def reset_parameters(self) -> None:
+        self.embed.reset_parameters()
+        for block in self.blocks:
+            block.attn.reset_parameters()
+        self.unembed.reset_parameters()
+
+    @property
+    def W_E(self) -> Float[Tensor, "vocab d_model"]:
+        return self.embed.W_E
