@@ -32,7 +32,10 @@ def relative_attention(
     value_table: Float[Tensor, "head length d_rel"],
 ) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
     """What each query gathers from the values and from the value table."""
-    pattern = causal_softmax(content_scores(q, k, position_scores(p, key_table, k.shape[1])))
+    scores = content_scores(q, k, position_scores(p, key_table, k.shape[1]))
+    # `causal_softmax`, but these scores are nobody else's: masking them in place saves a copy.
+    scores.masked_fill_(future_mask(*scores.shape[-2:], scores.device), float("-inf"))
+    pattern = scores.softmax(-1)
     return gather_values(pattern, v), gather_positions(pattern, value_table)
 
 
@@ -42,7 +45,9 @@ def position_scores(
     """p_i·key_table[i-j] for j ≤ i; what stands above the diagonal means nothing."""
     by_offset = torch.einsum("bqhd,hod->bhqo", p, _reversed_rows(key_table, n_keys)).contiguous()
     batch, heads, n_queries, _ = by_offset.shape
-    return by_offset.view(batch, heads, -1)[..., n_queries:].view(batch, heads, n_queries, n_keys)
+    # `split`, not a slice: its backward is one concatenation instead of a fill and a copy.
+    _, by_key = by_offset.view(batch, heads, -1).split([n_queries, n_queries * n_keys], dim=-1)
+    return by_key.view(batch, heads, n_queries, n_keys)
 
 
 def content_scores(
@@ -75,20 +80,26 @@ def gather_positions(
     pattern: Float[Tensor, "batch head query key"], value_table: Float[Tensor, "head length d_rel"]
 ) -> Float[Tensor, "batch query head d_rel"]:
     """Σ_j A[i, j]·value_table[i-j]: the pattern, zero above its diagonal, read back by offset."""
-    batch, heads, n_queries, n_keys = pattern.shape
-    padded = F.pad(pattern.reshape(batch, heads, -1), (n_queries, 0))
-    by_offset = padded.view(batch, heads, n_queries, n_keys + 1)
-    return torch.einsum("bhqo,hod->bqhd", by_offset, _reversed_rows(value_table, n_keys))
+    by_offset = _offsets_from_keys(pattern)
+    return torch.einsum("bhqo,hod->bqhd", by_offset, _reversed_rows(value_table, pattern.shape[-1]))
 
 
 def attention_by_offset(
     pattern: Float[Tensor, "batch head query key"],
 ) -> Float[Tensor, "batch head query key"]:
     """The pattern with column o holding the attention at offset o = i - j; zero where there is no such key."""
+    visible = pattern.masked_fill(future_mask(*pattern.shape[-2:], pattern.device), 0)
+    return _offsets_from_keys(visible)[..., 1:].flip(-1)
+
+
+def _offsets_from_keys(
+    pattern: Float[Tensor, "batch head query key"],
+) -> Float[Tensor, "batch head query keys_and_pad"]:
+    """The change of shape of `position_scores`, undone: columns are padding, then offsets K-1 down to 0."""
     batch, heads, n_queries, n_keys = pattern.shape
-    visible = pattern.masked_fill(future_mask(n_queries, n_keys, pattern.device), 0)
-    padded = F.pad(visible.reshape(batch, heads, -1), (n_queries, 0))
-    return padded.view(batch, heads, n_queries, n_keys + 1)[..., 1:].flip(-1)
+    padding = pattern.new_zeros(batch, heads, n_queries)
+    flat = torch.cat([padding, pattern.reshape(batch, heads, -1)], dim=-1)
+    return flat.view(batch, heads, n_queries, n_keys + 1)
 
 
 def _reversed_rows(

@@ -1,0 +1,55 @@
+"""How things are measured: interleaved medians, and the peak of resident memory."""
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the table. `aim` is what the project promises, where it promises something."""
+
+    name: str
+    value: float
+    unit: str
+    aim: float | None = None
+
+
+def interleaved_seconds(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The median time of each action, taking turns so that a slow moment of the machine hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for action in actions.values():
+        action()
+    for _ in range(repeats):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            times[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in times.items()}
+
+
+def peak_megabytes(action: Callable[[], object]) -> float:
+    """How far resident memory rises above where it stood while `action` runs; nan off Linux."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not reset.exists():
+        return float("nan")
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)  # otherwise memory kept from earlier runs hides what this one needs
+    try:
+        reset.write_text("5")  # sets the high-water mark back to what is resident now
+    except OSError:
+        return float("nan")
+    before = _status_kilobytes(status, "VmRSS")
+    action()
+    return (_status_kilobytes(status, "VmHWM") - before) / 1024
+
+
+def _status_kilobytes(status: Path, key: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(key + ":"))
+    return int(line.split()[1])

@@ -1,0 +1,56 @@
+"""The forward passes written the obvious way: gather R[i-j] into [query, key, d], then einsum.
+
+Slow and large on purpose. Tests check the real models against them, benchmarks measure against them.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mtdinterp.models import DisentangledTransformer, StandardTransformer
+
+
+def gather_by_offset(table: Float[Tensor, "head length d"], length: int) -> Float[Tensor, "head query key d"]:
+    """table[i-j] for every query i and key j; keys in the future get row 0 and are masked anyway."""
+    position = torch.arange(length)
+    return table[:, (position[:, None] - position[None, :]).clamp_min(0)]
+
+
+def causal(scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """Softmax over keys j ≤ i."""
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, float("-inf")).softmax(-1)
+
+
+def disentangled_forward(
+    model: DisentangledTransformer, tokens: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch pos vocab"]:
+    """h ← concat(h, Σ_j A[i, j]·concat(h_j, R_V[i-j])) layer by layer, then h·W_U."""
+    length = tokens.shape[1]
+    h = torch.eye(model.config.vocab_size, dtype=model.W_U.dtype)[tokens]
+    for block in model.blocks:
+        attn = block.attn
+        scores = torch.einsum("bid,hde,bje->bhij", h, attn.W_A, h)
+        scores = scores + torch.einsum("bid,hijd->bhij", h, gather_by_offset(attn.R_A, length))
+        pattern = causal(scores)
+        content = torch.einsum("bhij,bjd->bihd", pattern, h)
+        position = torch.einsum("bhij,hijr->bihr", pattern, gather_by_offset(attn.R_V, length))
+        h = torch.cat([h, torch.cat([content, position], dim=-1).flatten(2)], dim=-1)
+    return h @ model.W_U
+
+
+def standard_forward(
+    model: StandardTransformer, tokens: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch pos vocab"]:
+    """x ← x + Σ_h (Σ_j A[i, j]·(v_j + R_V[i-j]))·W_O layer by layer, then x·W_U."""
+    length = tokens.shape[1]
+    x = model.W_E[tokens]
+    for block in model.blocks:
+        attn = block.attn
+        q, k, v = (torch.einsum("bpm,hmd->bphd", x, weight) for weight in (attn.W_Q, attn.W_K, attn.W_V))
+        keys, values = gather_by_offset(attn.R_K, length), gather_by_offset(attn.R_V, length)
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,hijd->bhij", q, keys)
+        pattern = causal(scores / attn.d_head**0.5)
+        z = torch.einsum("bhij,bjhd->bihd", pattern, v) + torch.einsum("bhij,hijd->bihd", pattern, values)
+        x = x + torch.einsum("bihd,hdm->bim", z, attn.W_O)
+    return x @ model.W_U

@@ -1,0 +1,194 @@
+"""Checkpoints: a directory that holds a model, the task it belongs to, and how it came to be.
+
+    config.json        schema version, model, task, recipe, seeds, versions
+    model.safetensors  the parameters
+    history.jsonl      one evaluation a line (only where there was training)
+
+Loading reads JSON and tensors and never executes anything from the directory.
+"""
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    LensTransformer,
+    StandardConfig,
+    StandardTransformer,
+)
+from mtdinterp.task import MTDTask
+
+SCHEMA = 1
+CONFIG, WEIGHTS, HISTORY = "config.json", "model.safetensors", "history.jsonl"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read or written, with the reason in one sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A loaded checkpoint."""
+
+    model: LensTransformer
+    task: MTDTask
+    config: dict[str, Any]
+    """All of config.json; the model's own frozen configuration is `model.config`."""
+    history: list[dict[str, Any]]
+    path: Path
+
+
+def save_checkpoint(
+    path: str | os.PathLike,
+    model: LensTransformer,
+    task: MTDTask,
+    *,
+    recipe: Mapping[str, Any] | None = None,
+    seeds: Mapping[str, int] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+) -> Path:
+    """Write a checkpoint; an older checkpoint at `path` is replaced, anything else there is refused."""
+    target = Path(path)
+    _check_pair(model, task)
+    if target.exists() and not (target / CONFIG).is_file() and not _is_empty_directory(target):
+        raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint to replace")
+    config = {
+        "schema": SCHEMA,
+        "model": model.config.to_dict(),
+        "task": {
+            "transition": task.transition.tolist(),
+            "order": task.order,
+            "concentration": task.concentration,
+        },
+        "recipe": dict(recipe) if recipe is not None else None,
+        "seeds": dict(seeds or {}),
+        "versions": _versions(),
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside its place and moved there when complete, so that nobody ever sees half of it.
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        (staging / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+        save_file({name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()},
+                  staging / WEIGHTS)
+        if history:
+            (staging / HISTORY).write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
+        staging.chmod(0o755)
+        _move_into_place(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Read a checkpoint directory; the model comes back in evaluation mode."""
+    source = Path(path)
+    if not source.is_dir():
+        raise CheckpointError(f"{source}: no such checkpoint directory")
+    config = _read_config(source)
+    try:
+        model = _build_model(config["model"])
+        task = MTDTask(**config["task"])
+        _check_pair(model, task)
+    except KeyError as error:
+        raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+    _load_weights(model, source / WEIGHTS)
+    return Checkpoint(model.eval(), task, config, _read_history(source / HISTORY), source)
+
+
+def _check_pair(model: LensTransformer, task: MTDTask) -> None:
+    if model.config.vocab_size != task.vocab_size:
+        raise CheckpointError(f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}")
+
+
+def _build_model(values: Mapping[str, Any]) -> LensTransformer:
+    architecture = values["architecture"]
+    if architecture == DisentangledConfig.architecture:
+        return DisentangledTransformer(DisentangledConfig.from_dict(values))
+    if architecture == StandardConfig.architecture:
+        return StandardTransformer(StandardConfig.from_dict(values))
+    raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((source / CONFIG).read_text())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{source}: not a checkpoint, {CONFIG} is missing") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{source / CONFIG}: not readable as JSON ({error})") from error
+    if not isinstance(config, dict) or config.get("schema") != SCHEMA:
+        found = config.get("schema") if isinstance(config, dict) else type(config).__name__
+        raise CheckpointError(f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r}")
+    return config
+
+
+def _read_history(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
+
+
+def _load_weights(model: LensTransformer, path: Path) -> None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has."""
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
+        raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
+                              f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
+    model.to(dtypes.pop())
+    model.load_state_dict(tensors)
+
+
+def _move_into_place(staging: Path, target: Path) -> None:
+    if _is_empty_directory(target):
+        target.rmdir()
+    if not target.exists():
+        staging.rename(target)
+        return
+    # A directory cannot be replaced in one call: step aside, move in, clean up.
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target.rename(aside / "old")
+    staging.rename(target)
+    shutil.rmtree(aside)
+
+
+def _is_empty_directory(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "mtdinterp": version("mtdinterp"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformer-lens": version("transformer-lens"),
+    }

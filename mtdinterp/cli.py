@@ -1,0 +1,55 @@
+"""The command line. Only the standard library is imported here: help and errors must be instant."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from mtdinterp import __version__
+
+COMMANDS = {
+    "construct": ("mtdinterp.commands.construct", "write an exact construction as a checkpoint and compare it"),
+    "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios in one run"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """One clear sentence and exit code 2 for bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = message[:1].upper() + message[1:]
+        self.exit(2, f"{self.prog}: {sentence}. See '{self.prog} --help'.\n")
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="mtdinterp",
+        description="Which algorithm did a transformer learn? Exact answers on the MTD task.",
+        epilog="example: mtdinterp construct --order 4 --length 64 --out out/one-step",
+    )
+    parser.add_argument("--version", action="version", version=f"mtdinterp {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name, (module, summary) in COMMANDS.items():
+        import_module(module).add_arguments(
+            commands.add_parser(name, help=summary, description=summary[:1].upper() + summary[1:] + ".",
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+        )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = build_parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, OSError) as error:
+        # What the library refuses is bad input; anything else is a defect and keeps its traceback.
+        print(f"mtdinterp {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"mtdinterp {options.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

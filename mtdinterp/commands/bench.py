@@ -1,0 +1,48 @@
+"""`mtdinterp bench`: a table of measurements, or the same numbers as JSON."""
+
+import argparse
+import json
+from typing import Any
+
+from mtdinterp.commands.flags import add_json_flag
+
+GROUP_NAMES = ("sampler", "posterior", "training-step", "hooks")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "examples:\n  mtdinterp bench\n  mtdinterp bench --group training-step --quick --json"
+    parser.add_argument("--group", action="append", choices=GROUP_NAMES,
+                        help="measure only this group (may be repeated)")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, small sizes only")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from mtdinterp.commands.progress import stages
+
+    names = options.group or list(GROUP_NAMES)
+    lines = []
+    with stages(len(names) + 1, quiet=options.json) as stage:
+        stage("importing")
+        import torch
+
+        from mtdinterp.bench import run_group
+
+        for name in names:
+            stage(name)
+            lines += run_group(name, options.quick)
+    result = {"threads": torch.get_num_threads(), "torch": torch.__version__,
+              "measurements": [vars(line) for line in lines]}
+    print(json.dumps(result, indent=1) if options.json else _table(result))
+    return 0
+
+
+def _table(result: dict[str, Any]) -> str:
+    rows = result["measurements"]
+    width = max(len(row["name"]) for row in rows)
+    lines = [f"torch {result['torch']}, {result['threads']} threads; medians of interleaved runs", ""]
+    for row in rows:
+        aim = "" if row["aim"] is None else f"  (aim ≥ {row['aim']:g})"
+        lines.append(f"{row['name']:<{width}}  {row['value']:>10.4g} {row['unit']}{aim}")
+    return "\n".join(lines)

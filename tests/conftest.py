@@ -1,0 +1,27 @@
+"""Shared set-up: Hypothesis profiles and the golden cases.
+
+The default profile replays the same examples on every run; `HYPOTHESIS_PROFILE=explore` searches for new ones.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_cases.json").read_text())
+
+
+def _name(case: dict) -> str:
+    return f"q{case['vocab_size']}-m{case['order']}-T{case['length']}"
+
+
+@pytest.fixture(params=GOLDEN, ids=_name)
+def golden(request: pytest.FixtureRequest) -> dict:
+    """One case with known answers; see section 2 of the design for how they were computed."""
+    return request.param
