@@ -8,11 +8,15 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Tests run side by side, one process a core: a second thread in each would only make them wait for each other.
+torch.set_num_threads(1)
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_cases.json").read_text())
 

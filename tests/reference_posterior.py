@@ -11,8 +11,12 @@ from scipy.special import gammaln, roots_jacobi
 
 def likelihoods_by_loop(transition, tokens, order):
     """c[t - order, g - 1] = π[y_{t-g}, y_t], one entry at a time."""
-    return np.array([[float(transition[tokens[t - g]][tokens[t]]) for g in range(1, order + 1)]
-                     for t in range(order, len(tokens))])
+    return np.array(
+        [
+            [float(transition[tokens[t - g]][tokens[t]]) for g in range(1, order + 1)]
+            for t in range(order, len(tokens))
+        ]
+    )
 
 
 def mean_by_paths(c, alpha):
@@ -59,7 +63,9 @@ def expected_counts(c, alpha):
     points, remaining, mass = np.ones((1, 0)), np.ones(1), np.ones(1)
     for lag in range(order - 1, 0, -1):
         x, weight = roots_jacobi(nodes, alpha[:lag].sum() - 1, alpha[lag] - 1)
-        points = np.column_stack([(remaining[:, None] * (1 + x) / 2).ravel(), np.repeat(points, nodes, axis=0)])
+        points = np.column_stack(
+            [(remaining[:, None] * (1 + x) / 2).ravel(), np.repeat(points, nodes, axis=0)]
+        )
         remaining = (remaining[:, None] * (1 - x) / 2).ravel()
         mass = (mass[:, None] * weight).ravel()
     points = np.column_stack([remaining, points])

@@ -28,8 +28,7 @@ def disentangled_forward(
     """h ← concat(h, Σ_j A[i, j]·concat(h_j, R_V[i-j])) layer by layer, then h·W_U."""
     length = tokens.shape[1]
     h = torch.eye(model.config.vocab_size, dtype=model.W_U.dtype)[tokens]
-    for block in model.blocks:
-        attn = block.attn
+    for attn in model.attention:
         scores = torch.einsum("bid,hde,bje->bhij", h, attn.W_A, h)
         scores = scores + torch.einsum("bid,hijd->bhij", h, gather_by_offset(attn.R_A, length))
         pattern = causal(scores)
@@ -45,8 +44,7 @@ def standard_forward(
     """x ← x + Σ_h (Σ_j A[i, j]·(v_j + R_V[i-j]))·W_O layer by layer, then x·W_U."""
     length = tokens.shape[1]
     x = model.W_E[tokens]
-    for block in model.blocks:
-        attn = block.attn
+    for attn in model.attention:
         q, k, v = (torch.einsum("bpm,hmd->bphd", x, weight) for weight in (attn.W_Q, attn.W_K, attn.W_V))
         keys, values = gather_by_offset(attn.R_K, length), gather_by_offset(attn.R_V, length)
         scores = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,hijd->bhij", q, keys)

@@ -99,8 +99,8 @@ def hooks(quick: bool) -> list[Measurement]:
     def bare() -> Tensor:
         """The same arithmetic without modules or hook points."""
         h = model.embed.identity[tokens]
-        for block in model.blocks:
-            attn, x = block.attn, h[:, :, None]
+        for attn in model.attention:
+            x = h[:, :, None]
             parts = relative_attention(torch.einsum("bphd,hde->bphe", x, attn.W_A), x, x, x, attn.R_A, attn.R_V)
             h = torch.cat([h, torch.cat(parts, dim=-1).flatten(2)], dim=-1)
         return h @ model.W_U

@@ -1,6 +1,6 @@
 """One and two steps of mirror descent as weights of the disentangled transformer (single head, d_R = m).
 
-Offsets are i - j; lag g is offset g. Below, `on` writes one table over one named block of the stream.
+Offsets are i - j, and lag g is offset g. Layer l of the paper is attention[l-1].
 """
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.construction.parts import check_problem, log_transition
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
-from mtdinterp.models.disentangled import DisentangledAttention
 
 
 def one_step(
@@ -64,10 +63,10 @@ def two_step(
         # Layer 3 attends with w¹ = softmax(β₁·Γ) and writes that attention into its lag block.
         _attend_to_lags(model, 3, order, delta)
         _read_by_lag(model, 3, "L2.L1.lag", order, beta_first)
-        _attention(model, 3).R_V[0, :order] = torch.eye(order, dtype=torch.float64)
+        model.attention[2].R_V[0, :order] = torch.eye(order, dtype=torch.float64)
         # Layer 4: the last position's w¹ against every position's γ, falling with how well w¹ explains it.
         reads = model.streams[3]
-        _attention(model, 4).W_A[0, reads["L3.lag"], reads["L1.lag"]] = -sharpness * torch.eye(
+        model.attention[3].W_A[0, reads["L3.lag"], reads["L1.lag"]] = -sharpness * torch.eye(
             order, dtype=torch.float64)
         _mask_first_positions(model, 4, order, delta)
         # Layer 5 mixes the plain and the re-weighted average.
@@ -86,11 +85,10 @@ def _layer_of_responsibilities(
     score[i, j] = log π[y_j, y_i] ± δ, with +δ on offsets 1..m, so the softmax over the m lags is
     π[y_{i-g}, y_i] / Σ_h π[y_{i-h}, y_i] = γ_i(g); R_V[g] = e_g writes it to coordinate g.
     """
-    attention = _attention(model, 1)
+    attention = model.attention[0]
     attention.W_A[0] = log_transition(transition).T
     attention.R_A[0] = -delta
     attention.R_A[0, 1 : order + 1] = delta
-    # A model only just longer than its order has fewer offsets than lags in its tables, never fewer than m.
     attention.R_V[0, 1 : order + 1] = torch.eye(order, dtype=torch.float64)
 
 
@@ -101,12 +99,12 @@ def _mask_first_positions(model: DisentangledTransformer, layer: int, order: int
     other score this is uniform attention over positions m..T-1: layer 2, whose lag block is then Γ.
     """
     last_visible = model.config.length - 1 - order
-    _attention(model, layer).R_A[0, last_visible + 1 :, model.stream["token"]] = -delta
+    model.attention[layer - 1].R_A[0, last_visible + 1 :, model.stream["token"]] = -delta
 
 
 def _attend_to_lags(model: DisentangledTransformer, layer: int, order: int, delta: float) -> None:
     """Confine attention to the m tokens that the next one can come from: lag g of it is offset g-1."""
-    table = _attention(model, layer).R_A[0]
+    table = model.attention[layer - 1].R_A[0]
     table[:, model.stream["token"]] = -delta
     table[:order, model.stream["token"]] = delta
 
@@ -114,12 +112,7 @@ def _attend_to_lags(model: DisentangledTransformer, layer: int, order: int, delt
 def _read_by_lag(model: DisentangledTransformer, layer: int, block: str, order: int, scale: float) -> None:
     """Add `scale` times coordinate g of a block to the score at offset g-1."""
     identity = torch.eye(order, dtype=torch.float64)
-    _attention(model, layer).R_A[0, :order, model.stream[block]] += scale * identity
-
-
-def _attention(model: DisentangledTransformer, layer: int) -> DisentangledAttention:
-    """Layer l of the paper is blocks[l-1]."""
-    return model.blocks[layer - 1].attn
+    model.attention[layer - 1].R_A[0, :order, model.stream[block]] += scale * identity
 
 
 def _blank(transition: Tensor, order: int, length: int, n_layers: int) -> DisentangledTransformer:

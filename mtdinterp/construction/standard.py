@@ -47,7 +47,7 @@ def one_step_standard(
         for parameter in model.parameters():
             parameter.zero_()
         model.W_E[:, token] = tokens
-        first, second, third = (block.attn for block in model.blocks)
+        first, second, third = model.attention
 
         # Layer 1: the query holds log π[·, y_i] and, after it, a constant; the key is the token; the key
         # table is ±δ on the constant: attention is γ. The value table writes it by lag, O to its block.

@@ -43,7 +43,9 @@ def position_scores(
     p: Float[Tensor, "batch query head d_pos"], key_table: Float[Tensor, "head length d_pos"], n_keys: int
 ) -> Float[Tensor, "batch head query key"]:
     """p_i·key_table[i-j] for j ≤ i; what stands above the diagonal means nothing."""
-    by_offset = torch.einsum("bqhd,hod->bhqo", p, _reversed_rows(key_table, n_keys)).contiguous()
+    rows = _reversed_rows(key_table, n_keys)
+    # Contiguous in and out: the same bits whatever view of the stream `p` is, and a matrix to re-read.
+    by_offset = torch.einsum("bqhd,hod->bhqo", p.contiguous(), rows).contiguous()
     batch, heads, n_queries, _ = by_offset.shape
     # `split`, not a slice: its backward is one concatenation instead of a fill and a copy.
     _, by_key = by_offset.view(batch, heads, -1).split([n_queries, n_queries * n_keys], dim=-1)

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 from mtdinterp.checks import check_count, check_option
+
+SomeConfig = TypeVar("SomeConfig", bound="ModelConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class ModelConfig:
         return {"architecture": self.architecture, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[SomeConfig], values: Mapping[str, Any]) -> SomeConfig:
         """The inverse of `to_dict`; an unknown field is an error that lists the known ones."""
         known = [field.name for field in fields(cls)]
         for name in values:

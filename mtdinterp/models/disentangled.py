@@ -4,6 +4,8 @@ score[i, j] = h_i·W_A·h_j + h_i·R_A[i-j],  out_i = Σ_j A[i, j]·concat(h_j, 
 h ← concat(h, out of head 1, …, out of head H), output = h·W_U without a softmax.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -103,6 +105,7 @@ class DisentangledTransformer(LensTransformer):
     """See the module's docstring; `stream` names every column of the final stream."""
 
     config: DisentangledConfig
+    embed: OneHot
 
     def __init__(self, config: DisentangledConfig) -> None:
         super().__init__()
@@ -134,12 +137,16 @@ class DisentangledTransformer(LensTransformer):
         self.setup()
 
     def reset_parameters(self, scale: float = 0.02) -> None:
-        for block in self.blocks:
-            block.attn.reset_parameters(scale)
+        for attn in self.attention:
+            attn.reset_parameters(scale)
         self.unembed.reset_parameters(scale)
+
+    @property
+    def attention(self) -> list[DisentangledAttention]:
+        """The attention of every layer: layer l of the paper is attention[l-1]."""
+        return [cast(DisentangledAttention, block.attn) for block in self.blocks]
 
     @property
     def W_E(self) -> Float[Tensor, "vocab d_model"]:
         """The identity into the token block."""
-        identity: Tensor = self.embed.identity
-        return F.pad(identity, (0, self.cfg.d_model - self.cfg.d_vocab))
+        return F.pad(self.embed.identity, (0, self.cfg.d_model - self.cfg.d_vocab))

@@ -7,7 +7,7 @@ where every component writes its own columns: that is how an additive-stream too
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +41,14 @@ def tap(hook: HookPoint, value: Tensor, place: slice | None = None, width: int |
     """Show `value` to a hook point and return what comes back, as if it were not there otherwise.
 
     With `place` and `width` the hook sees the value in its columns of a tensor `width` wide, zero
-    elsewhere; what a hook writes outside those columns is dropped, since they do not exist there.
+    elsewhere; what a hook writes outside those columns is dropped, since they do not exist there. The
+    layout in memory is that of the value, so that products take the same kernel and give the same bits.
     """
     if not listening(hook):
         return value
     if place is None or width is None:
         return hook(value.clone())
-    return hook(F.pad(value, (place.start, width - place.stop)))[..., place]
+    return hook(F.pad(value, (place.start, width - place.stop)))[..., place].contiguous()
 
 
 class HookedAttention(nn.Module):
@@ -97,7 +98,8 @@ class HookedAttention(nn.Module):
         position = tap(self.hook_rel_scores, position)
         scores = attention.content_scores(q, k, position).masked_fill(future, float("-inf"))
         scores = tap(self.hook_attn_scores, scores)
-        pattern = tap(self.hook_pattern, attention.causal_softmax(scores))
+        # A hook may write attention to the future; there is none, and by offset it would be another row's.
+        pattern = tap(self.hook_pattern, attention.causal_softmax(scores)).masked_fill(future, 0)
         return attention.gather_values(pattern, v), attention.gather_positions(pattern, value_table)
 
     def head_results(self, z: Float[Tensor, "batch pos head d"]) -> Float[Tensor, "batch pos d_model"]:
@@ -178,7 +180,7 @@ class LensTransformer(HookedRootModule):
         self,
         tokens: ArrayLike,
         last_only: bool = False,
-        return_type: Literal["logits", "loss"] = "logits",
+        return_type: str = "logits",
     ) -> Tensor:
         """Outputs [batch, pos, vocab]; with `last_only` those of the last position, [batch, vocab].
 
@@ -203,7 +205,7 @@ class LensTransformer(HookedRootModule):
 
     def check_tokens(self, tokens: ArrayLike) -> Int[Tensor, "batch pos"]:
         """Tokens on the model's device, or an error that says what this model accepts."""
-        sequence = as_tokens(tokens, self.config.vocab_size)
+        sequence = as_tokens(self.to_tokens(tokens), self.config.vocab_size)
         length, longest = sequence.shape[1], self.config.length
         if self.config.exact_length and length != longest:
             raise ValueError(f"tokens: this constructed model is exact only at length {longest}, got {length}")
@@ -229,12 +231,12 @@ class LensTransformer(HookedRootModule):
 
     # Tokens are numbers here: their names are their digits.
 
-    def to_tokens(self, input: str | list[str] | Tensor) -> Int[Tensor, "batch pos"]:
-        """Digits separated by blanks, a list of such strings, or a tensor of tokens."""
-        if isinstance(input, Tensor):
-            return input if input.ndim == 2 else input[None]
+    def to_tokens(self, input: str | ArrayLike) -> Tensor:
+        """Digits separated by blanks, a list of such strings, or numbers, which stay as they are."""
         rows = [input] if isinstance(input, str) else input
-        return as_tokens([[self.to_single_token(word) for word in row.split()] for row in rows], self.cfg.d_vocab)
+        if isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows):
+            return torch.tensor([[self.to_single_token(word) for word in row.split()] for row in rows])
+        return torch.as_tensor(rows)
 
     def to_single_token(self, string: str | int) -> int:
         return int(check_option("token", str(string), map(str, range(self.cfg.d_vocab))))
@@ -249,7 +251,7 @@ class LensTransformer(HookedRootModule):
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
         index = torch.as_tensor(tokens)
-        return self.W_U.T[index.item() if index.numel() == 1 else index]
+        return self.W_U.T[index.squeeze() if index.numel() == 1 else index]
 
     # Weights by their TransformerLens names.
 

@@ -4,6 +4,8 @@ Learned embedding, Q/K/V/O projections, score[i, j] = q_i·(k_j + R_K[i-j])/√d
 Σ_j A[i, j]·(v_j + R_V[i-j]), additive residual stream, linear read-out, no MLP, no normalisation.
 """
 
+from typing import cast
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -78,6 +80,7 @@ class StandardTransformer(LensTransformer):
     """See the module's docstring; `stream` is one block unless a construction named its dimensions."""
 
     config: StandardConfig
+    embed: Embed
 
     def __init__(self, config: StandardConfig) -> None:
         super().__init__()
@@ -108,9 +111,14 @@ class StandardTransformer(LensTransformer):
 
     def reset_parameters(self) -> None:
         self.embed.reset_parameters()
-        for block in self.blocks:
-            block.attn.reset_parameters()
+        for attn in self.attention:
+            attn.reset_parameters()
         self.unembed.reset_parameters()
+
+    @property
+    def attention(self) -> list[StandardAttention]:
+        """The attention of every layer: layer l of the paper is attention[l-1]."""
+        return [cast(StandardAttention, block.attn) for block in self.blocks]
 
     @property
     def W_E(self) -> Float[Tensor, "vocab d_model"]:

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from reference_posterior import expected_counts, likelihoods_by_loop, mean_by_counts, mean_by_paths
-from strategies import Problem, problems
-
 from mtdinterp.estimators import exact_posterior_mean
 from mtdinterp.task import MTDTask
+
+from reference_posterior import expected_counts, likelihoods_by_loop, mean_by_counts, mean_by_paths
+from strategies import Problem, problems
 
 CONCENTRATIONS = [0.1, 0.5, 1.0, 3.0]
 ONE_PER_LAG = (0.3, 2.0, 1.0, 3.0)
@@ -64,15 +64,21 @@ def test_the_tolerance_asked_for_is_met(order, length, tolerance):
         assert error(arguments, 1.0, mean_by_counts, tolerance=tolerance) < tolerance
 
 
-@given(problems(min_order=2, max_order=2, max_steps=300, max_batch=1), st.sampled_from([0.1, 1.0, 3.0]),
-       st.sampled_from([1e-4, 1e-7, 1e-10]))
+@given(
+    problems(min_order=2, max_order=2, max_steps=300, max_batch=1),
+    st.sampled_from([0.1, 1.0, 3.0]),
+    st.sampled_from([1e-4, 1e-7, 1e-10]),
+)
 @example(Problem(2, 2, 168, 1, 0.3, 656), 1.0, 1e-7)  # two neighbouring rules agree by accident
 def test_the_tolerance_is_met_for_two_lags_however_sharp_the_rows(problem, concentration, tolerance):
     assert error(problem.arguments, concentration, mean_by_counts, tolerance=tolerance) < tolerance
 
 
-@given(problems(min_order=3, max_order=3, max_steps=60, max_batch=1), st.sampled_from([0.1, 1.0, 3.0]),
-       st.sampled_from([1e-4, 1e-10]))
+@given(
+    problems(min_order=3, max_order=3, max_steps=60, max_batch=1),
+    st.sampled_from([0.1, 1.0, 3.0]),
+    st.sampled_from([1e-4, 1e-10]),
+)
 def test_the_tolerance_is_met_for_three_lags_however_sharp_the_rows(problem, concentration, tolerance):
     assert error(problem.arguments, concentration, mean_by_counts, tolerance=tolerance) < tolerance
 
@@ -84,9 +90,10 @@ def test_a_sequence_does_not_depend_on_its_batch():
     assert (exact_posterior_mean(task.transition, tokens, 3) - alone).abs().max() < 1e-10
 
 
-
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
-    with pytest.raises(ValueError, match=r"need at least \d+ nodes a dimension, [\d,]+ in all.*max_nodes is 500"):
+    with pytest.raises(
+        ValueError, match=r"need at least \d+ nodes a dimension, [\d,]+ in all.*max_nodes is 500"
+    ):
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)
 
 

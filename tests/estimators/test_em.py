@@ -4,8 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import problems
-
 from mtdinterp.estimators import (
     expectation_maximization,
     lag_likelihoods,
@@ -14,6 +12,8 @@ from mtdinterp.estimators import (
     uniform_weights,
 )
 from mtdinterp.task import MTDTask
+
+from strategies import problems
 
 
 @given(problems(max_steps=30), st.integers(0, 8))
@@ -31,8 +31,9 @@ def test_the_limit_satisfies_the_optimality_conditions(problem):
     weights = expectation_maximization(*problem.arguments)
     score = (likelihoods / (likelihoods * weights[:, None, :]).sum(-1, keepdim=True)).mean(1)
     assert (score < 1 + 1e-8).all()
-    torch.testing.assert_close((weights * score).sum(-1), torch.ones(len(weights), dtype=torch.float64),
-                               rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        (weights * score).sum(-1), torch.ones(len(weights), dtype=torch.float64), rtol=0, atol=1e-10
+    )
 
 
 @given(problems(max_steps=30), st.integers(0, 10_000))
@@ -48,8 +49,9 @@ def test_no_step_is_uniform_and_one_step_is_the_mean_responsibility():
     task = MTDTask.random(4, 3, seed=0)
     arguments = task.transition, task.sample(3, 20, seed=1).tokens, 3
     assert torch.equal(expectation_maximization(*arguments, steps=0), uniform_weights(*arguments))
-    torch.testing.assert_close(expectation_maximization(*arguments, steps=1), mean_responsibilities(*arguments),
-                               rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        expectation_maximization(*arguments, steps=1), mean_responsibilities(*arguments), rtol=0, atol=1e-15
+    )
 
 
 def test_identical_rows_leave_the_weights_uniform():

@@ -4,8 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import problems
-
 from mtdinterp.estimators import (
     entropic_map,
     entropic_path,
@@ -17,6 +15,8 @@ from mtdinterp.estimators import (
 )
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.task import MTDTask
+
+from strategies import problems
 
 
 @given(problems(max_steps=30), st.sampled_from([0.3, 1.0, 5.0, 40.0]))
@@ -34,10 +34,12 @@ def test_strength_zero_is_the_maximum_likelihood():
     task = MTDTask.random(5, 3, seed=0)
     arguments = task.transition, task.sample(3, 64, seed=1).tokens, 3
     assert torch.equal(entropic_map(*arguments, 0.0), expectation_maximization(*arguments))
-    torch.testing.assert_close(entropic_map(*arguments, 1e-6), expectation_maximization(*arguments), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        entropic_map(*arguments, 1e-6), expectation_maximization(*arguments), rtol=0, atol=1e-4
+    )
 
 
-@pytest.mark.parametrize("strength", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("strength", [1e4, 1e7])
 def test_large_strengths_tend_to_uniform_at_first_order(strength):
     """For s → ∞, w = 1/m + (g - mean g)/(m·s) with g the gradient at uniform weights."""
     task = MTDTask.random(5, 4, seed=0)
@@ -58,11 +60,13 @@ def test_the_path_is_the_map_at_each_strength():
 
 def test_positive_entropy_comes_close_to_bayes_and_the_papers_sign_is_worse_than_the_mle():
     task = MTDTask.random(5, 4, seed=0)
-    data = task.sample(400, 64, seed=1)
+    data = task.sample(200, 64, seed=1)
     arguments = task.transition, data.tokens, 4
 
     def kl(weights):
-        return kl_divergence(data.next_probs, predict_next(task.transition, data.tokens, weights)).mean().item()
+        return (
+            kl_divergence(data.next_probs, predict_next(task.transition, data.tokens, weights)).mean().item()
+        )
 
     bayes, likeliest = kl(exact_posterior_mean(*arguments)), kl(expectation_maximization(*arguments))
     assert kl(entropic_map(*arguments, 5.0)) < bayes + 0.1 * (likeliest - bayes)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
 from mtdinterp.task import MTDTask
 
@@ -13,9 +12,15 @@ def chains(order, concentration, rao_blackwell):
     """Fifty chains on one sequence, run as one batch: (means, standard errors, exact mean)."""
     task = MTDTask.random(5, order, seed=3, concentration=concentration)
     tokens = task.sample(1, 48, seed=4).tokens
-    mean, stderr = gibbs_posterior_mean(task.transition, tokens.repeat(CHAINS, 1), order, seed=5,
-                                        concentration=concentration, rao_blackwell=rao_blackwell,
-                                        return_stderr=True)
+    mean, stderr = gibbs_posterior_mean(
+        task.transition,
+        tokens.repeat(CHAINS, 1),
+        order,
+        seed=5,
+        concentration=concentration,
+        rao_blackwell=rao_blackwell,
+        return_stderr=True,
+    )
     return mean, stderr, exact_posterior_mean(task.transition, tokens, order, concentration)[0]
 
 
@@ -46,6 +51,12 @@ def test_same_seed_same_chain_and_another_seed_another_chain():
 def test_rao_blackwell_mean_of_identical_rows_is_the_prior_mean():
     """Nothing is learned from rows that are all alike: counts are multinomial under the prior."""
     alpha = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
-    mean, stderr = gibbs_posterior_mean(torch.full((3, 3), 1 / 3), [[0, 1, 2, 1, 0, 2, 2, 1]], 3, concentration=alpha,
-                                        rao_blackwell=True, return_stderr=True)
+    mean, stderr = gibbs_posterior_mean(
+        torch.full((3, 3), 1 / 3),
+        [[0, 1, 2, 1, 0, 2, 2, 1]],
+        3,
+        concentration=alpha,
+        rao_blackwell=True,
+        return_stderr=True,
+    )
     assert ((mean - alpha / alpha.sum()).abs() < 4 * stderr).all()

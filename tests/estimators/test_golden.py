@@ -1,7 +1,6 @@
 """Every estimator gives the known answers of `tests/data/golden_cases.json`."""
 
 import torch
-
 from mtdinterp.estimators import (
     exact_posterior_mean,
     expectation_maximization,
@@ -47,13 +46,17 @@ def test_maximum_likelihood(golden):
 def test_exact_posterior_mean_and_prediction(golden):
     weights = exact_posterior_mean(*arguments(golden))
     assert_near(weights, golden["bayes_posterior_mean"], 1e-10)
-    assert_near(predict_next(golden["transition"], golden["tokens"], weights), golden["bayes_next_probs"], 1e-10)
+    assert_near(
+        predict_next(golden["transition"], golden["tokens"], weights), golden["bayes_next_probs"], 1e-10
+    )
 
 
 def test_gibbs_is_within_four_standard_errors_of_the_exact_mean(golden):
     exact = torch.tensor(golden["bayes_posterior_mean"], dtype=torch.float64)
     for rao_blackwell in (False, True):
-        mean, stderr = gibbs_posterior_mean(*arguments(golden), rao_blackwell=rao_blackwell, return_stderr=True)
+        mean, stderr = gibbs_posterior_mean(
+            *arguments(golden), rao_blackwell=rao_blackwell, return_stderr=True
+        )
         assert ((mean - exact).abs() < 4 * stderr).all()
         assert (stderr < 0.03).all()
 

@@ -5,9 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_posterior import likelihoods_by_loop
-from strategies import problems
-
 from mtdinterp.estimators import (
     TwoStepConstants,
     entropic_map,
@@ -22,6 +19,9 @@ from mtdinterp.estimators import (
 )
 from mtdinterp.task import MTDTask
 
+from reference_posterior import likelihoods_by_loop
+from strategies import problems
+
 ESTIMATORS = {
     "uniform": uniform_weights,
     "one_step": lambda *arguments: mirror_descent(*arguments, 0.1),
@@ -31,14 +31,16 @@ ESTIMATORS = {
     "entropic_negative": lambda *arguments: entropic_map(*arguments, -1.0),
     "bayes": exact_posterior_mean,
     "gibbs": lambda *arguments: gibbs_posterior_mean(*arguments, samples=40, burn_in=5),
-    "gibbs_rao_blackwell": lambda *arguments: gibbs_posterior_mean(*arguments, samples=40, burn_in=5,
-                                                                  rao_blackwell=True),
+    "gibbs_rao_blackwell": lambda *arguments: gibbs_posterior_mean(
+        *arguments, samples=40, burn_in=5, rao_blackwell=True
+    ),
     "reweighted": lambda *arguments: reweighted_two_step(*arguments, TwoStepConstants(9.0, 4.0, 2.0, 7.0)),
 }
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
 # A local maximum (negative strength) can be another one after any change of rounding.
 every_global_estimator = pytest.mark.parametrize(
-    "name", [name for name in ESTIMATORS if name != "entropic_negative"])
+    "name", [name for name in ESTIMATORS if name != "entropic_negative"]
+)
 
 
 @every_estimator
@@ -64,8 +66,9 @@ def test_renaming_the_tokens_changes_no_weights_and_renames_the_predictions(name
     near = 1e-4 if name in ("maximum_likelihood", "entropic") else 1e-9
     torch.testing.assert_close(weights_renamed, weights, rtol=0, atol=near)
     prediction = predict_next(transition, tokens, weights)
-    torch.testing.assert_close(predict_next(renamed, names[tokens], weights)[:, names], prediction,
-                               rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        predict_next(renamed, names[tokens], weights)[:, names], prediction, rtol=0, atol=1e-14
+    )
 
 
 @every_estimator

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from mtdinterp.estimators import exact_posterior_mean, mirror_descent, predict_next, tune_learning_rate
 from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.metrics import kl_divergence
@@ -41,12 +40,16 @@ def test_the_tuned_rate_is_a_minimum_of_the_kl_it_reports(task, target, steps):
 
 
 def test_the_two_targets_have_different_optima(task):
-    truth, posterior = (tune_learning_rate(task, LENGTH, target=target, seed=SEED, n_sequences=SEQUENCES)
-                        for target in ("truth", "posterior_mean"))
+    truth, posterior = (
+        tune_learning_rate(task, LENGTH, target=target, seed=SEED, n_sequences=SEQUENCES)
+        for target in ("truth", "posterior_mean")
+    )
     assert truth.learning_rate != pytest.approx(posterior.learning_rate, rel=1e-3)
 
 
-@pytest.mark.parametrize("grid", [np.geomspace(1e-5, 0.1, 9) / (3 * (LENGTH - 3)), np.geomspace(1.0, 10.0, 5)])
+@pytest.mark.parametrize(
+    "grid", [np.geomspace(1e-5, 0.1, 9) / (3 * (LENGTH - 3)), np.geomspace(1.0, 10.0, 5)]
+)
 def test_an_optimum_on_the_edge_of_the_grid_is_an_error(task, grid):
     """The first is the paper's β grid (erratum 2), far below the optimum; the second is far above."""
     with pytest.raises(ValueError, match="lies on the edge of the grid"):
@@ -64,10 +67,13 @@ def test_an_unknown_target_lists_the_known_ones(task):
         tune_learning_rate(task, LENGTH, target="bayes", n_sequences=10)
 
 
-@pytest.mark.parametrize(("grid", "message"), [
-    ([0.1, 0.2], "expected a grid of at least 3 values, got 2"),
-    ([0.0, 0.1, 0.2], "expected a number > 0, got 0"),
-])
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ([0.1, 0.2], "expected a grid of at least 3 values, got 2"),
+        ([0.0, 0.1, 0.2], "expected a number > 0, got 0"),
+    ],
+)
 def test_an_unusable_grid_is_refused(task, grid, message):
     with pytest.raises(ValueError, match=message):
         tune_learning_rate(task, LENGTH, n_sequences=10, grid=grid)

@@ -104,7 +104,7 @@ def additive_forward(model: LensTransformer, tokens: Tensor, edit: Edit = unedit
         k = edit("k", layer, torch.einsum("bphd,hde->bphe", key_in, attn.W_K))
         v = edit("v", layer, torch.einsum("bphd,hde->bphe", value_in, attn.W_V))
         if isinstance(model, DisentangledTransformer):
-            p, key_table, scale = query_in[..., : attn.d_in], attn.R_A, 1.0
+            p, key_table, scale = edit("p", layer, query_in[..., : attn.d_in]), attn.R_A, 1.0
             value_table = F.pad(attn.R_V, (attn.d_in, 0))
             v = F.pad(v[..., : attn.d_in], (0, attn.d_rel))  # the lag columns of v do not exist
         else:

@@ -69,8 +69,7 @@ def test_cache_holds_what_the_additive_transformer_computes(model, clean, additi
     _, cache = model.run_with_cache(clean)
     assert isinstance(cache, ActivationCache)
     for (name, layer), value in additive.cache(model, clean).items():
-        key = (name, layer, "attn") if name in FORKED else (name, layer)
-        torch.testing.assert_close(cache[key], value)
+        torch.testing.assert_close(cache[(name, layer) if name in WIDE else (name, layer, "attn")], value)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -93,6 +92,15 @@ def test_an_edit_in_place_reaches_what_reads_it_and_nothing_else(model, clean, a
         edited = model.run_with_hooks(clean, fwd_hooks=[(f"blocks.1.{hook}", in_place)])
     torch.testing.assert_close(edited, additive.forward(model, clean, out_of_place))
     assert not torch.allclose(edited, model(clean))
+
+
+def test_queries_for_content_and_for_position_are_edited_apart(uneven, clean, additive):
+    def doubled(name: str, layer: int, value: Tensor) -> Tensor:
+        return 2 * value if (name, layer) == ("p", 1) else value
+
+    twice = ("blocks.1.attn.hook_p", lambda value, hook: value.mul_(2))
+    edited = uneven.run_with_hooks(clean, fwd_hooks=[twice])
+    torch.testing.assert_close(edited, additive.forward(uneven, clean, doubled))
 
 
 def test_columns_that_do_not_exist_yet_cannot_be_written(uneven, clean):
@@ -229,8 +237,8 @@ def test_heads_may_differ_between_layers(uneven, clean, additive):
     torch.testing.assert_close(output, additive.forward(uneven, clean))
     assert torch.equal(output, uneven(clean))
     for (name, layer), value in additive.cache(uneven, clean).items():
-        if not name.endswith("_input"):
-            torch.testing.assert_close(cache[name, layer], value)
+        if name not in FORKED:
+            torch.testing.assert_close(cache[(name, layer) if name in WIDE else (name, layer, "attn")], value)
     assert [cache["pattern", layer].shape[1] for layer in range(2)] == [2, 1]
     torch.testing.assert_close(cache.decompose_resid().sum(0), cache["resid_post", 1])
 

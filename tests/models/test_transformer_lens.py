@@ -91,7 +91,7 @@ def test_logit_lens_ends_at_the_outputs_and_starts_at_the_embedding(model, clean
     torch.testing.assert_close(lens.values[-1], model(clean))
     torch.testing.assert_close(lens.values[0], model.W_E[clean] @ model.W_U)
     _, cache = model.run_with_cache(clean)
-    assert torch.equal(cache.logit_lens(positions=None).values, lens.values)
+    torch.testing.assert_close(cache.logit_lens(positions=None).values, lens.values)
 
 
 def test_logit_lens_ranks_targets_among_all_tokens(model, clean):
@@ -222,8 +222,8 @@ def test_interchanging_mean_responsibilities_transplants_the_weights(constructed
     torch.testing.assert_close(unmoved, task(base))
 
 
-def test_das_finds_the_direction_of_the_weights(constructed):
-    """One direction carries Γ of two lags, since they add to one: the learned basis beats random ones."""
+def test_das_learns_a_direction_as_good_as_the_one_that_carries_the_weights(constructed):
+    """Γ of two lags adds to one, so one direction, known here, carries it."""
     model, base, source = constructed.model, constructed.clean, constructed.corrupt
     last = torch.full((len(base),), base.shape[1] - 1)
     name, part = "blocks.2.hook_resid_pre", model.stream[constructed.mean]
@@ -247,8 +247,8 @@ def test_das_finds_the_direction_of_the_weights(constructed):
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert result.basis.norm().item() == pytest.approx(1)
     assert result.losses[-1] < result.losses[0]
-    assert loss(result.basis) < min(loss(random_basis(model.cfg.d_model, 1, seed)) for seed in range(5))
-    assert loss(result.basis) == pytest.approx(loss(ideal), rel=0.2)
+    assert loss(result.basis) < 1.05 * loss(ideal)
+    assert loss(ideal) < min(loss(random_basis(model.cfg.d_model, 1, seed)) for seed in range(5)) / 2
 
 
 def test_reinitialized_control_has_new_parameters_and_the_same_shape(model, clean):
@@ -272,7 +272,7 @@ def test_sparse_probe_finds_the_column_of_the_token(constructed):
     result = fit_sparse_probe(cache["resid_pre", 1][:, -1], labels, k=1)
     assert result.selected_features.tolist() == [column]
     assert result.metrics.accuracy == 1
-    sweep = sweep_sparse_probe(cache["resid_pre", 1][:, -1], labels, ks=[1, 2])
+    sweep = sweep_sparse_probe(cache["resid_pre", 1][:, -1], labels, ks=[1, 2], n_label_shuffles=5)
     assert sweep.results[0].selected_features.tolist() == [column]
     assert sweep.label_shuffle_controls[0].accuracy.mean() < 1
 

@@ -1,0 +1,101 @@
+"""Checkpoints: a round trip is exact, and damage gives one clear error."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
+from mtdinterp.construction import one_step, one_step_standard, two_step
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+
+TASK = MTDTask.random(4, 3, seed=0, concentration=[0.5, 1.0, 2.0])
+MODELS = {
+    "one_step": lambda: one_step(TASK.transition, 3, 12, 9.0),
+    "one_step_float64": lambda: one_step(TASK.transition, 3, 12, 9.0, dtype=torch.float64),
+    "two_step": lambda: two_step(TASK.transition, 3, 12, 5.0, 3.0, 1.0, 6.0),
+    "one_step_standard": lambda: one_step_standard(TASK.transition, 3, 12, 9.0),
+    "untrained": lambda: DisentangledTransformer(
+        DisentangledConfig(vocab_size=4, length=12, n_heads=(1, 2, 1))
+    ),
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return save_checkpoint(tmp_path / "model", MODELS["one_step"](), TASK)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_round_trip_gives_the_same_model_and_task(name, tmp_path):
+    model = MODELS[name]()
+    history = [{"step": 0, "kl": 0.5}, {"step": 10, "kl": 0.25}]
+    save_checkpoint(tmp_path / "c", model, TASK, seeds={"task": 0}, history=history)
+    loaded = load_checkpoint(tmp_path / "c")
+    tokens = TASK.sample(5, 12, seed=1).tokens
+    assert torch.equal(loaded.model(tokens), model(tokens))
+    assert loaded.model.config == model.config
+    assert not loaded.model.training
+    assert torch.equal(loaded.task.transition, TASK.transition)
+    assert (loaded.task.order, loaded.task.concentration) == (TASK.order, TASK.concentration)
+    assert loaded.history == history
+    assert loaded.config["seeds"] == {"task": 0}
+
+
+def test_nothing_but_the_checkpoint_is_left_behind(saved):
+    assert [path.name for path in saved.parent.iterdir()] == ["model"]
+    assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_saving_again_replaces_a_checkpoint_and_spares_anything_else(saved, tmp_path):
+    save_checkpoint(saved, one_step(TASK.transition, 3, 20, 2.0), TASK)
+    assert load_checkpoint(saved).model.config.length == 20
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.tex").write_text("all of it")
+    with pytest.raises(CheckpointError, match="expected a new or empty directory"):
+        save_checkpoint(tmp_path / "papers", MODELS["one_step"](), TASK)
+    assert (tmp_path / "papers" / "thesis.tex").read_text() == "all of it"
+
+
+def edit_config(path, **changes):
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def damage_truncated(path):
+    content = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def damage_other_model(path):
+    other = save_checkpoint(path.parent / "other", one_step(TASK.transition, 3, 30, 9.0), TASK)
+    shutil.copy(other / "model.safetensors", path)
+
+
+DAMAGES = {
+    "no such checkpoint directory": lambda path: shutil.rmtree(path),
+    "not a checkpoint, config.json is missing": lambda path: (path / "config.json").unlink(),
+    "not readable as JSON": lambda path: (path / "config.json").write_text('{"schema": 1,'),
+    "expected checkpoint schema 1, got 7": lambda path: edit_config(path, schema=7),
+    "expected checkpoint schema 1, got 'list'": lambda path: (path / "config.json").write_text("[]"),
+    "got 'recurrent'": lambda path: edit_config(path, model={"architecture": "recurrent"}),
+    "entry 'architecture' is missing": lambda path: edit_config(path, model={}),
+    "expected rows that sum to 1": lambda path: edit_config(
+        path, task={"transition": [[1, 1], [0, 1]], "order": 1}
+    ),
+    "the model has 4 tokens and the task 2": lambda path: edit_config(
+        path, task={"transition": [[0.5, 0.5], [0, 1]], "order": 1}
+    ),
+    "model.safetensors: missing": lambda path: (path / "model.safetensors").unlink(),
+    "model.safetensors: damaged": damage_truncated,
+    "does not fit its config.json": damage_other_model,
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_damage_gives_one_clear_error(message, saved):
+    DAMAGES[message](saved)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(saved)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

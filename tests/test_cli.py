@@ -1,0 +1,120 @@
+"""The command line; in a process of its own where start-up is what is tested."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from mtdinterp import load_checkpoint
+from mtdinterp.bench import GROUPS
+from mtdinterp.cli import main
+from mtdinterp.commands.bench import GROUP_NAMES
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "mtdinterp", *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["construct", "--help"], ["bench", "--help"]])
+def test_help_shows_an_example_without_importing_torch(arguments):
+    code = (
+        f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
+        "print(e.code, 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "example" in result.stdout
+    assert result.stdout.splitlines()[-1] == "0 False False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "The following arguments are required: COMMAND"),
+        (["constrct"], "invalid choice: 'constrct'"),
+        (["construct", "--order", "x"], "expected an integer, got 'x'"),
+        (["construct", "--order", "0"], "expected an integer ≥ 1, got 0"),
+        (["construct", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
+        (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
+        (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),
+        (["construct", "--constants", "1", "2", "3", "4"], "--constants is for 5 layers"),
+        (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--beta", "8"], ["--architecture", "standard"], ["--layers", "5", "--constants", "5", "3", "1", "6"]],
+)
+def test_construct_writes_a_checkpoint_and_says_how_it_compares(arguments, tmp_path, capsys):
+    out = tmp_path / "made"
+    code = main(
+        [
+            "construct",
+            "--order",
+            "3",
+            "--length",
+            "24",
+            "--sequences",
+            "300",
+            "--json",
+            "--out",
+            str(out),
+            *arguments,
+        ]
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert report["max_error_to_formula"] <= 5e-5
+    scores = {row["name"]: row["kl"] for row in report["kl_to_truth"]}
+    assert scores["exact posterior mean"] < scores["construction"] < scores["uniform weights"]
+    checkpoint = load_checkpoint(out)
+    assert checkpoint.task.order == 3
+    assert checkpoint.model.config.length == 24
+
+
+def test_construct_prints_a_table_and_progress_apart_from_it():
+    result = run("construct", "--order", "2", "--length", "16", "--sequences", "100", "--beta", "5")
+    assert result.returncode == 0, result.stderr
+    assert "3-layer disentangled construction: beta = 5" in result.stdout
+    assert "exact posterior mean" in result.stdout
+    assert result.stderr.splitlines() == ["importing …", "tuning …", "comparing …"]
+
+
+def test_what_the_library_refuses_is_one_sentence_too(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("not a checkpoint")
+    code = main(
+        [
+            "construct",
+            "--order",
+            "2",
+            "--length",
+            "9",
+            "--sequences",
+            "10",
+            "--beta",
+            "5",
+            "--json",
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.startswith("mtdinterp construct: ")
+    assert "expected a new or empty directory" in captured.err
+
+
+def test_bench_prints_the_numbers_it_measured(capsys):
+    assert tuple(GROUPS) == GROUP_NAMES
+    assert main(["bench", "--quick", "--group", "sampler", "--group", "hooks", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measurements"]
+    assert [line["unit"] for line in measured] == ["million tokens/s", "% slower", "% slower"]
+    assert measured[0]["value"] > 0
