@@ -61,9 +61,11 @@ def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
     if tokens.ndim != 2:
         raise ValueError(f"tokens: expected shape [batch, pos], got {tuple(tokens.shape)}")
     tokens = tokens.to(torch.int64)
-    if tokens.numel() and (tokens.min() < 0 or tokens.max() >= vocab_size):
+    # NumPy on the CPU: a reduction this small is not worth waking torch's threads for.
+    values = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    if tokens.numel() and (values.min() < 0 or values.max() >= vocab_size):
         raise ValueError(f"tokens: expected values in 0..{vocab_size - 1}, "
-                         f"got values in {tokens.min().item()}..{tokens.max().item()}")
+                         f"got values in {int(values.min())}..{int(values.max())}")
     return tokens
 
 

@@ -8,7 +8,7 @@ for every alphabet size.
 import numpy as np
 from jaxtyping import Float64, Int64
 
-CHUNK = 512
+CHUNK = 1024
 """Sequences drawn together: enough to drown Python's overhead, few enough to stay in the cache."""
 
 

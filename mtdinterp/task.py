@@ -109,7 +109,7 @@ class MTDTask:
             tokens=tokens,
             weights=weights_drawn,
             lags=torch.from_numpy(lags[:, :-1]),
-            next_probs=predict_next(self.transition, tokens, weights_drawn),
+            next_probs=mix_rows(self.transition, tokens, weights_drawn),
             next_tokens=torch.from_numpy(drawn[:, -1].copy()),
         )
 
@@ -137,5 +137,12 @@ def predict_next(
     if mixture.shape != (len(sequence), order):
         raise ValueError(f"weights: expected shape [{len(sequence)}, lag], got {tuple(mixture.shape)}")
     check_order(order, sequence.shape[1] + 1)
-    by_lag = sequence[:, -order:].flip(-1)
-    return torch.einsum("bg,bgv->bv", mixture, matrix[by_lag])
+    return mix_rows(matrix, sequence, mixture)
+
+
+def mix_rows(
+    transition: Float64[Tensor, "vocab vocab"], tokens: Int64[Tensor, "batch pos"], weights: Float64[Tensor, "batch lag"]
+) -> Float64[Tensor, "batch vocab"]:
+    """`predict_next` for inputs that are known to be good."""
+    by_lag = tokens[:, -weights.shape[1] :].flip(-1)
+    return torch.einsum("bg,bgv->bv", weights, transition[by_lag])

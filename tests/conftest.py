@@ -1,6 +1,6 @@
 """Shared set-up: Hypothesis profiles and the golden cases.
 
-The default profile replays the same examples on every run; `HYPOTHESIS_PROFILE=explore` searches for new ones.
+The default profile replays the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 """
 
 import json

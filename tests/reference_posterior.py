@@ -20,7 +20,7 @@ def likelihoods_by_loop(transition, tokens, order):
 
 
 def mean_by_paths(c, alpha):
-    """Enumerate every assignment of a lag to every step: Dirichlet-multinomial probability times likelihood."""
+    """Enumerate every assignment of a lag to every step: Dirichlet-multinomial mass times likelihood."""
     steps, order = c.shape
     total, mean = 0.0, np.zeros(order)
     for path in product(range(order), repeat=steps):

@@ -184,10 +184,10 @@ def test_bad_arguments_are_named_with_what_was_expected_and_what_came(call, mess
 
 def test_an_unknown_option_lists_the_known_ones_and_suggests_a_near_one():
     with pytest.raises(
-        ValueError, match="colour: expected one of red, green; got 'gren'; did you mean 'green'?"
+        ValueError, match=r"colour: expected one of red, green; got 'gren'; did you mean 'green'\?"
     ):
         check_option("colour", "gren", ["red", "green"])
-    with pytest.raises(ValueError, match="got 'xyz'$"):
+    with pytest.raises(ValueError, match=r"got 'xyz'$"):
         check_option("colour", "xyz", ["red", "green"])
     assert check_option("colour", "red", ["red", "green"]) == "red"
 

@@ -74,16 +74,21 @@ def causal_softmax(scores: Float[Tensor, "batch head query key"]) -> Float[Tenso
 def gather_values(
     pattern: Float[Tensor, "batch head query key"], v: Float[Tensor, "batch key head d_value"]
 ) -> Float[Tensor, "batch query head d_value"]:
-    """Σ_j A[i, j]·v_j."""
-    return torch.einsum("bhqk,bkhd->bqhd", pattern, v)
+    """Σ_j A[i, j]·v_j.
+
+    Computed feature by feature: values are few columns wide, and a matrix product with a narrow result is
+    several times slower than its transpose.
+    """
+    return rearrange(torch.einsum("bkhd,bhqk->bhdq", v, pattern), "batch head d query -> batch query head d")
 
 
 def gather_positions(
     pattern: Float[Tensor, "batch head query key"], value_table: Float[Tensor, "head length d_rel"]
 ) -> Float[Tensor, "batch query head d_rel"]:
     """Σ_j A[i, j]·value_table[i-j]: the pattern, zero above its diagonal, read back by offset."""
-    by_offset = _offsets_from_keys(pattern)
-    return torch.einsum("bhqo,hod->bqhd", by_offset, _reversed_rows(value_table, pattern.shape[-1]))
+    rows = _reversed_rows(value_table, pattern.shape[-1])
+    gathered = torch.einsum("hod,bhqo->bhdq", rows, _offsets_from_keys(pattern))
+    return rearrange(gathered, "batch head d query -> batch query head d")
 
 
 def attention_by_offset(

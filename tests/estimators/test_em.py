@@ -26,7 +26,7 @@ def test_the_likelihood_never_falls_from_one_step_to_the_next(problem, steps):
 
 @given(problems(max_steps=30))
 def test_the_limit_satisfies_the_optimality_conditions(problem):
-    """max Σ_t log w·c_t over the simplex: the mean of c_tg/(w·c_t) is at most 1, and w times it averages to 1."""
+    """On the simplex the mean over t of c_tg/(w·c_t) is at most 1, and averages to 1 under w."""
     likelihoods = lag_likelihoods(*problem.arguments)
     weights = expectation_maximization(*problem.arguments)
     score = (likelihoods / (likelihoods * weights[:, None, :]).sum(-1, keepdim=True)).mean(1)
