@@ -20,6 +20,9 @@ ROW_SUM_TOLERANCE = 1e-6
 def as_float(name: str, value: ArrayLike | float) -> Tensor:
     """`value` as a finite float64 tensor."""
     try:
+        given = value if isinstance(value, Tensor) else np.asarray(value)
+        if "complex" in str(given.dtype):
+            raise TypeError(f"{given.dtype} is not real")
         tensor = torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from error
@@ -55,7 +58,10 @@ def as_transition(value: ArrayLike) -> Tensor:
 
 def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
     """`value` as int64 tokens [batch, pos], each in 0..vocab_size-1."""
-    tokens = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    try:
+        tokens = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"tokens: expected integers [batch, pos], got {type(value).__name__} ({error})") from error
     if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
         raise ValueError(f"tokens: expected an integer type, got {tokens.dtype}")
     if tokens.ndim != 2:

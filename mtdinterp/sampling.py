@@ -28,11 +28,7 @@ def alias_tables(
             keep[small, source], other[small, source] = mass[small], large
             mass[large] -= 1 - mass[small]
             (under if mass[large] < 1 else over).append(large)
-        # What rounding leaves in either list is a column that is full up to rounding; but a column the
-        # row gives no mass must never be kept.
-        for k in under:
-            if row[k] == 0:
-                keep[k, source], other[k, source] = 0.0, int(row.argmax())
+        # Columns still in a list are full up to rounding, and keep themselves.
     return keep, other
 
 
@@ -70,7 +66,7 @@ def _draw_chunk(
     tokens[:order] = rng.integers(vocab_size, size=(order, batch_size))
 
     uniform = rng.random((steps, batch_size))
-    lag = np.ones((steps, batch_size), np.int8)
+    lag = np.ones((steps, batch_size), np.int8 if order < 128 else np.int64)
     for boundary in np.cumsum(weights, axis=1).T[:-1]:
         lag += (uniform >= boundary).view(np.int8)
     source = np.arange(order * batch_size, length * batch_size).reshape(steps, batch_size)

@@ -98,7 +98,8 @@ class MTDTask:
         batch_size = check_count("batch_size", batch_size, minimum=0)
         length = check_count("length", length)
         check_order(self.order, length)
-        rng = np.random.Generator(np.random.SFC64(seed))
+        entropy = seed if isinstance(seed, Sequence) else [seed]
+        rng = np.random.Generator(np.random.SFC64([check_count("seed", part, minimum=0) for part in entropy]))
         mixture = self._draw_weights(batch_size, weights, rng)
         transition = self.transition.numpy()
         # One token more than asked for: its distribution is the truth, itself the sampled target.
@@ -141,7 +142,9 @@ def predict_next(
 
 
 def mix_rows(
-    transition: Float64[Tensor, "vocab vocab"], tokens: Int64[Tensor, "batch pos"], weights: Float64[Tensor, "batch lag"]
+    transition: Float64[Tensor, "vocab vocab"],
+    tokens: Int64[Tensor, "batch pos"],
+    weights: Float64[Tensor, "batch lag"],
 ) -> Float64[Tensor, "batch vocab"]:
     """`predict_next` for inputs that are known to be good."""
     by_lag = tokens[:, -weights.shape[1] :].flip(-1)

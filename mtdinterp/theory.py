@@ -41,6 +41,7 @@ def equivalent_learning_rate(order: int, concentration: float = 1.0) -> float:
 
 def theory_beta(order: int, length: int, concentration: float = 1.0) -> float:
     """β = η·m·(T-m) at the equivalent learning rate."""
+    check_order(order, length)
     return equivalent_learning_rate(order, concentration) * order * (length - order)
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+
 from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.construction import one_step, one_step_standard, two_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer

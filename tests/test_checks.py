@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from mtdinterp.checks import check_number, check_option
 from mtdinterp.estimators import (
     entropic_map,

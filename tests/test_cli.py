@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from mtdinterp import load_checkpoint
 from mtdinterp.bench import GROUPS
 from mtdinterp.cli import main

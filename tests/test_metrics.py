@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mtdinterp.metrics import CLIP, clip_to_distribution, kl_divergence, score
 
 ROWS = st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=3)

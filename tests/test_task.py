@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from strategies import problems
+
 from mtdinterp.estimators import predict_next
 from mtdinterp.sampling import alias_tables
 from mtdinterp.task import MTDTask
-
-from strategies import problems
 
 
 def assert_frequencies(counts, probabilities, deviations=5.0):

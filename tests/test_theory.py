@@ -5,6 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import problems
+from torch.autograd.functional import hessian, jacobian, jvp
+
 from mtdinterp.estimators import exact_posterior_mean, lag_likelihoods, mirror_descent
 from mtdinterp.estimators.likelihood import gradient_at
 from mtdinterp.task import MTDTask
@@ -18,9 +21,6 @@ from mtdinterp.theory import (
     smoothness_at_uniform,
     theory_beta,
 )
-from torch.autograd.functional import hessian, jacobian, jvp
-
-from strategies import problems
 
 EPSILONS = np.geomspace(1e-3, 1e-2, 4)
 

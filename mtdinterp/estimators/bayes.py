@@ -73,6 +73,8 @@ class _PosteriorMean:
     def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
         batch_size = self.coefficients.shape[2]
         result = torch.empty(batch_size, self.order, dtype=torch.float64)
+        if not batch_size:
+            return result
         active = torch.arange(batch_size)
         # The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
         nodes = min(math.ceil(math.sqrt(self.steps)), self.exact_nodes)

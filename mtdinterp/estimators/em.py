@@ -48,12 +48,12 @@ def expectation_maximization(
 
     tolerance = check_number("tolerance", tolerance, minimum=0, exclusive=True)
     active = torch.arange(len(weights))
-    for _ in range(max_cycles):
-        if not len(active):
-            return weights
+    for _ in range(check_count("max_cycles", max_cycles)):
         weights[active] = _accelerated_cycle(likelihoods[active], weights[active])
         gap = optimality_gap(likelihoods[active], weights[active])
-        active = active[gap > tolerance]
+        active, gap = active[gap > tolerance], gap[gap > tolerance]
+        if not len(active):
+            return weights
     raise RuntimeError(f"expectation_maximization: {len(active)} of {len(weights)} sequences did not reach "
                        f"tolerance {tolerance:g} in {max_cycles} cycles (worst gap {gap.max():.2g})")
 

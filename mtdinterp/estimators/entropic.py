@@ -29,7 +29,8 @@ def entropic_map(
     likelihoods = lag_likelihoods(transition, tokens, order)
     start = torch.full((len(likelihoods), likelihoods.shape[-1]), 1 / likelihoods.shape[-1],
                        dtype=torch.float64)
-    return _ascend(likelihoods, start, strength, tolerance)
+    climb = _newton if strength > 0 else _ascend
+    return climb(likelihoods, start, strength, tolerance)
 
 
 def entropic_path(
@@ -41,6 +42,58 @@ def entropic_path(
 ) -> Float64[Tensor, "strength batch lag"]:
     """`entropic_map` at each strength."""
     return torch.stack([entropic_map(transition, tokens, order, s, tolerance) for s in strengths])
+
+
+def _newton(
+    likelihoods: Float64[Tensor, "batch step lag"],
+    weights: Float64[Tensor, "batch lag"],
+    strength: float,
+    tolerance: float,
+    max_steps: int = 200,
+) -> Float64[Tensor, "batch lag"]:
+    """Damped Newton for s > 0, where the objective is strictly concave and its maximum inside the simplex.
+
+    The step is taken in the logits, scaled by √w: the Hessian becomes √w·(Σ_t c cᵀ/(w·c)²)·√w + s·I, which no
+    vanishing weight can make singular.
+    """
+    logits = weights.log()
+    value = _objective(likelihoods, logits, strength)
+    for _ in range(max_steps):
+        current = logits.exp()
+        gradient = gradient_at(likelihoods, current) - strength * logits
+        gradient = gradient - (current * gradient).sum(-1, keepdim=True)
+        residual = (current * gradient).abs().amax(-1) / likelihoods.shape[1]
+        if (residual <= tolerance).all():
+            return current
+        root = current.sqrt().clamp_min(1e-150)
+        scaled = likelihoods * root[:, None, :] / torch.einsum("btg,bg->bt", likelihoods, current)[..., None]
+        curvature = torch.einsum("btg,bth->bgh", scaled, scaled)
+        curvature = curvature + strength * torch.eye(curvature.shape[-1], dtype=torch.float64)
+        free, normal = torch.linalg.solve(curvature, torch.stack([root * gradient, root], -1)).unbind(-1)
+        along = (root * free).sum(-1, keepdim=True) / (root * normal).sum(-1, keepdim=True)
+        logits, value = _backtrack(likelihoods, logits, (free - along * normal) / root, value, strength)
+    raise RuntimeError(f"entropic_map: {int((residual > tolerance).sum())} sequences did not reach tolerance "
+                       f"{tolerance:g} at strength {strength:g} in {max_steps} steps")
+
+
+def _backtrack(
+    likelihoods: Float64[Tensor, "batch step lag"],
+    logits: Float64[Tensor, "batch lag"],
+    direction: Float64[Tensor, "batch lag"],
+    value: Float64[Tensor, " batch"],
+    strength: float,
+) -> tuple[Float64[Tensor, "batch lag"], Float64[Tensor, " batch"]]:
+    """The longest of the steps 1, 1/2, 1/4, … after which no objective has fallen by more than rounding."""
+    stride = torch.ones(len(logits), 1, dtype=torch.float64)
+    floor = value - 1e-13 * (1 + value.abs())
+    for _ in range(60):
+        trial = (logits + stride * direction).log_softmax(-1)
+        reached = _objective(likelihoods, trial, strength)
+        fell = (reached < floor)[:, None]
+        if not fell.any():
+            break
+        stride = torch.where(fell, stride / 2, stride)
+    return trial, reached
 
 
 def _ascend(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_tokens, as_transition, check_order
+from mtdinterp.checks import ArrayLike, as_distribution, as_tokens, as_transition, check_order
 
 SMALLEST_WEIGHT = 1e-300
 """A weight that underflowed still explains a token that no other lag can: keep the division finite."""
@@ -78,7 +78,11 @@ def mean_responsibilities(
 
 
 def log_likelihood(
-    transition: ArrayLike, tokens: ArrayLike, weights: Float64[Tensor, "batch lag"]
+    transition: ArrayLike, tokens: ArrayLike, weights: ArrayLike
 ) -> Float64[Tensor, " batch"]:
     """ℓ(w) of each sequence's own weights."""
-    return log_likelihood_at(lag_likelihoods(transition, tokens, weights.shape[-1]), weights)
+    mixture = as_distribution("weights", weights)
+    likelihoods = lag_likelihoods(transition, tokens, mixture.shape[-1])
+    if mixture.shape != (len(likelihoods), likelihoods.shape[-1]):
+        raise ValueError(f"weights: expected shape [{len(likelihoods)}, lag], got {tuple(mixture.shape)}")
+    return log_likelihood_at(likelihoods, mixture)

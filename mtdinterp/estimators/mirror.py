@@ -4,17 +4,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, check_count, check_number
+from mtdinterp.checks import ArrayLike, check_count, check_number, check_order
 from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods
 
 
 def beta_from_learning_rate(learning_rate: float, order: int, length: int) -> float:
     """β = η·m·(T-m): at uniform weights the gradient is m·(T-m)·Γ."""
+    check_order(order, length)
     return learning_rate * order * (length - order)
 
 
 def learning_rate_from_beta(beta: float, order: int, length: int) -> float:
     """The inverse of `beta_from_learning_rate`."""
+    check_order(order, length)
     return beta / (order * (length - order))
 
 

@@ -164,6 +164,11 @@ class Unembed(nn.Module):
         return stream @ self.W_U
 
 
+def _is_text(tokens: object) -> bool:
+    """Whether tokens are written as digits: a string, or a list of strings."""
+    return isinstance(tokens, str) or (isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], str))
+
+
 class LensTransformer(HookedRootModule):
     """What TransformerLens' tools call on a model; subclasses fill `config`, `blocks` and the embedding."""
 
@@ -178,7 +183,7 @@ class LensTransformer(HookedRootModule):
 
     def forward(
         self,
-        tokens: ArrayLike,
+        tokens: ArrayLike | str,
         last_only: bool = False,
         return_type: str = "logits",
     ) -> Tensor:
@@ -203,9 +208,9 @@ class LensTransformer(HookedRootModule):
             return F.mse_loss(outputs[:, :-1], target)
         return outputs[:, -1] if last_only else outputs
 
-    def check_tokens(self, tokens: ArrayLike) -> Int[Tensor, "batch pos"]:
+    def check_tokens(self, tokens: ArrayLike | str) -> Int[Tensor, "batch pos"]:
         """Tokens on the model's device, or an error that says what this model accepts."""
-        sequence = as_tokens(self.to_tokens(tokens), self.config.vocab_size)
+        sequence = as_tokens(self.to_tokens(tokens) if _is_text(tokens) else tokens, self.config.vocab_size)
         length, longest = sequence.shape[1], self.config.length
         if self.config.exact_length and length != longest:
             raise ValueError(f"tokens: this constructed model is exact only at length {longest}, got {length}")
@@ -232,11 +237,11 @@ class LensTransformer(HookedRootModule):
     # Tokens are numbers here: their names are their digits.
 
     def to_tokens(self, input: str | ArrayLike) -> Tensor:
-        """Digits separated by blanks, a list of such strings, or numbers, which stay as they are."""
+        """Digits separated by blanks, a list of such strings, or numbers; a single sequence gets a batch axis."""
+        if not _is_text(input):
+            return torch.atleast_2d(torch.as_tensor(input))
         rows = [input] if isinstance(input, str) else input
-        if isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows):
-            return torch.tensor([[self.to_single_token(word) for word in row.split()] for row in rows])
-        return torch.as_tensor(rows)
+        return torch.tensor([[self.to_single_token(word) for word in row.split()] for row in rows])
 
     def to_single_token(self, string: str | int) -> int:
         return int(check_option("token", str(string), map(str, range(self.cfg.d_vocab))))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mtdinterp.estimators import exact_posterior_mean
-from mtdinterp.task import MTDTask
-
 from reference_posterior import expected_counts, likelihoods_by_loop, mean_by_counts, mean_by_paths
 from strategies import Problem, problems
+
+from mtdinterp.estimators import exact_posterior_mean
+from mtdinterp.task import MTDTask
 
 CONCENTRATIONS = [0.1, 0.5, 1.0, 3.0]
 ONE_PER_LAG = (0.3, 2.0, 1.0, 3.0)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import problems
+
 from mtdinterp.estimators import (
     expectation_maximization,
     lag_likelihoods,
@@ -12,8 +14,6 @@ from mtdinterp.estimators import (
     uniform_weights,
 )
 from mtdinterp.task import MTDTask
-
-from strategies import problems
 
 
 @given(problems(max_steps=30), st.integers(0, 8))

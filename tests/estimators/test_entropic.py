@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import problems
+
 from mtdinterp.estimators import (
     entropic_map,
     entropic_path,
@@ -15,8 +17,6 @@ from mtdinterp.estimators import (
 )
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.task import MTDTask
-
-from strategies import problems
 
 
 @given(problems(max_steps=30), st.sampled_from([0.3, 1.0, 5.0, 40.0]))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
 from mtdinterp.task import MTDTask
 

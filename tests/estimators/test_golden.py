@@ -1,6 +1,7 @@
 """Every estimator gives the known answers of `tests/data/golden_cases.json`."""
 
 import torch
+
 from mtdinterp.estimators import (
     exact_posterior_mean,
     expectation_maximization,

@@ -5,6 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_posterior import likelihoods_by_loop
+from strategies import problems
+
 from mtdinterp.estimators import (
     TwoStepConstants,
     entropic_map,
@@ -18,9 +21,6 @@ from mtdinterp.estimators import (
     uniform_weights,
 )
 from mtdinterp.task import MTDTask
-
-from reference_posterior import likelihoods_by_loop
-from strategies import problems
 
 ESTIMATORS = {
     "uniform": uniform_weights,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from mtdinterp.estimators import exact_posterior_mean, mirror_descent, predict_next, tune_learning_rate
 from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.metrics import kl_divergence

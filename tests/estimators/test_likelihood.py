@@ -5,6 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_posterior import likelihoods_by_loop
+from strategies import problems
+
 from mtdinterp.estimators import (
     lag_likelihoods,
     log_likelihood,
@@ -17,9 +20,6 @@ from mtdinterp.estimators.em import em_step
 from mtdinterp.estimators.likelihood import gradient_at, log_likelihood_at, responsibilities_at
 from mtdinterp.estimators.mirror import descend
 from mtdinterp.task import MTDTask
-
-from reference_posterior import likelihoods_by_loop
-from strategies import problems
 
 TRANSITION = [[0.2, 0.8], [0.6, 0.4]]
 

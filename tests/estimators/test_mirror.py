@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import problems
+
 from mtdinterp.estimators import (
     TwoStepConstants,
     beta_from_learning_rate,
@@ -16,8 +18,6 @@ from mtdinterp.estimators import (
     uniform_weights,
 )
 from mtdinterp.task import MTDTask
-
-from strategies import problems
 
 
 @given(problems(), st.floats(0.0, 2.0))
