@@ -42,7 +42,7 @@ def posterior(quick: bool) -> list[Measurement]:
             found["gibbs"] = gibbs_posterior_mean(*problem)
 
         seconds = interleaved_seconds({"exact": exact, "gibbs": gibbs}, 2 if quick else 3)
-        truth = exact_posterior_mean(*problem, tolerance=1e-13)
+        truth = exact_posterior_mean(*problem, tolerance=1e-11)
         where = f"m = {order}, T = {length}"
         aim = 20.0 if length == 64 and order < 5 else None
         lines += [
