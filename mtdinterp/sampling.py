@@ -1,4 +1,6 @@
-"""Draw MTD sequences in bulk with NumPy: the loop runs over positions, never over sequences.
+"""Draw MTD sequences in bulk: NumPy, with a loop over positions and never over sequences, or a compiled kernel.
+
+Both give the same tokens from the same seed, to the last one.
 
 A token is one alias-table draw (Walker 1977): a uniform picks a column k and keeps it with probability
 `keep[k, a]`, otherwise takes `other[k, a]`. That is exact for any transition matrix and costs the same
@@ -7,6 +9,8 @@ for every alphabet size.
 
 import numpy as np
 from jaxtyping import Float64, Int64
+
+from mtdinterp.native import kernels, use_kernels
 
 CHUNK = 1024
 """Sequences drawn together: enough to drown Python's overhead, few enough to stay in the cache."""
@@ -38,49 +42,58 @@ def draw_sequences(
     length: int,
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, "batch pos"], Int64[np.ndarray, "batch pos"]]:
-    """Tokens and the lags that produced them (0 for the first `order` positions, which are uniform)."""
+    """Tokens and the lags that produced them (0 for the first `order` positions, which are uniform).
+
+    Random numbers are drawn in the same order whichever implementation turns them into tokens.
+    """
     batch_size, order = weights.shape
+    vocab_size, steps = len(transition), length - order
     tokens = np.empty((batch_size, length), np.int64)
     lags = np.zeros((batch_size, length), np.int64)
     keep, other = (table.ravel() for table in alias_tables(transition))
+    draw = kernels.draw_tokens if use_kernels() else draw_tokens
     for start in range(0, batch_size, CHUNK):
         rows = slice(start, start + CHUNK)
-        drawn, lag = _draw_chunk(keep, other, len(transition), weights[rows], length, rng)
-        tokens[rows] = drawn.T
-        lags[rows, order:] = lag.T
+        size = len(weights[rows])
+        boundaries = np.ascontiguousarray(np.cumsum(weights[rows], axis=1).T[:-1])
+        first_tokens = rng.integers(vocab_size, size=(order, size))
+        lag_uniform, token_uniform = rng.random((steps, size)), rng.random((steps, size))
+        draw(keep, other, vocab_size, boundaries, lag_uniform, token_uniform, first_tokens, tokens[rows], lags[rows])
     return tokens, lags
 
 
-def _draw_chunk(
+def draw_tokens(
     keep: Float64[np.ndarray, " cells"],
     other: Int64[np.ndarray, " cells"],
     vocab_size: int,
-    weights: Float64[np.ndarray, "batch lag"],
-    length: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [pos, batch] and lags [pos - order, batch]: position first, so that a step is one row."""
-    batch_size, order = weights.shape
-    steps = length - order
-    tokens = np.empty((length, batch_size), np.int64)
-    tokens[:order] = rng.integers(vocab_size, size=(order, batch_size))
+    boundaries: Float64[np.ndarray, "inner_lag batch"],
+    lag_uniform: Float64[np.ndarray, "step batch"],
+    token_uniform: Float64[np.ndarray, "step batch"],
+    first_tokens: Int64[np.ndarray, "lag batch"],
+    tokens: Int64[np.ndarray, "batch pos"],
+    lags: Int64[np.ndarray, "batch pos"],
+) -> None:
+    """Fill `tokens` and `lags` of one chunk from its uniforms; position first inside, so that a step is one row."""
+    steps, batch_size = lag_uniform.shape
+    order, length = len(first_tokens), tokens.shape[1]
+    drawn = np.empty((length, batch_size), np.int64)
+    drawn[:order] = first_tokens
 
-    uniform = rng.random((steps, batch_size))
     lag = np.ones((steps, batch_size), np.int8 if order < 128 else np.int64)
-    for boundary in np.cumsum(weights, axis=1).T[:-1]:
-        lag += (uniform >= boundary).view(np.int8)
+    for boundary in boundaries:
+        lag += (lag_uniform >= boundary).view(np.int8)
     source = np.arange(order * batch_size, length * batch_size).reshape(steps, batch_size)
     source -= np.multiply(lag, batch_size, dtype=np.int64)
 
-    rng.random(out=uniform)
-    uniform *= vocab_size
-    column = uniform.astype(np.int64)
-    uniform -= column
+    remainder = token_uniform * vocab_size
+    column = remainder.astype(np.int64)
+    remainder -= column
     first_cell = column * vocab_size
 
-    drawn = tokens.reshape(-1)
+    flat = drawn.reshape(-1)
     for step in range(steps):
-        cell = drawn.take(source[step])
+        cell = flat.take(source[step])
         cell += first_cell[step]
-        tokens[order + step] = np.where(uniform[step] < keep.take(cell), column[step], other.take(cell))
-    return tokens, lag
+        drawn[order + step] = np.where(remainder[step] < keep.take(cell), column[step], other.take(cell))
+    tokens[:] = drawn.T
+    lags[:, order:] = lag.T

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("mtdinterp.checks",),
+    ("mtdinterp.native",),
     ("mtdinterp.sampling", "mtdinterp.metrics"),
     ("mtdinterp.task",),
     ("mtdinterp.estimators",),

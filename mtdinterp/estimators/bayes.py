@@ -3,24 +3,24 @@
 The paper calls it intractable. For a fixed number of lags it is not: the likelihood is a polynomial in the
 weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes a dimension
 integrates it exactly, and far fewer are enough for any tolerance above rounding. The number of nodes is
-raised until an error estimate meets the tolerance, sequence by sequence.
-
-Evaluating the likelihood at every node is the whole cost. Consecutive factors Σ_g w_g c[t, g] are
-multiplied out symbolically first, two or three at a time, so that the work becomes one matrix product
-between the monomials at the nodes and the coefficients of the sequences.
+raised until an error estimate meets the tolerance, sequence by sequence. Evaluating the likelihood at every
+node is the whole cost; there are two implementations of that, compiled and in torch.
 """
 
 import math
 from functools import lru_cache
 from itertools import combinations_with_replacement
+from typing import Protocol
 
+import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_concentration, check_count, check_number
 from mtdinterp.estimators.likelihood import lag_likelihoods
 from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
+from mtdinterp.native import kernels, use_kernels
 
 STEPS_PER_LOGARITHM = 64
 """Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it lies
@@ -28,6 +28,9 @@ between the smallest weight at a node and the number of lags, and 64 of them sta
 
 BLOCK_ROWS, BLOCK_NODES = 512, 256
 """The matrix product is cut into blocks of this size, which stay in the cache until they are reduced."""
+
+VALUES_AT_ONCE = 1 << 22
+"""Likelihood values (sequences times nodes) held in memory together."""
 
 GROWTH = 1.25
 """Each rule has this many times the nodes a dimension of the one before."""
@@ -61,9 +64,10 @@ class _PosteriorMean:
     def __init__(self, likelihoods: Float64[Tensor, "batch step lag"], alpha: tuple[float, ...]) -> None:
         self.alpha = alpha
         self.order = len(alpha)
-        self.steps = likelihoods.shape[1]
-        self.degree = 3 if self.order <= 4 else 2
-        self.coefficients = _grouped_coefficients(likelihoods, self.degree)
+        self.batch_size, self.steps, _ = likelihoods.shape
+        # Every factor Σ_g w_g c[t, g] is scaled to 1 at uniform weights: a constant a sequence.
+        scaled = likelihoods / likelihoods.mean(-1, keepdim=True)
+        self.likelihood: _Likelihood = _CompiledLikelihood(scaled) if use_kernels() else _GroupedLikelihood(scaled)
 
     @property
     def exact_nodes(self) -> int:
@@ -71,46 +75,84 @@ class _PosteriorMean:
         return (self.steps + 2 + 1) // 2
 
     def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
-        batch_size = self.coefficients.shape[2]
-        result = torch.empty(batch_size, self.order, dtype=torch.float64)
-        if not batch_size:
-            return result
-        active = torch.arange(batch_size)
+        result = torch.empty(self.batch_size, self.order, dtype=torch.float64)
+        active = torch.arange(self.batch_size)
         # The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
         nodes = min(math.ceil(math.sqrt(self.steps)), self.exact_nodes)
         estimates: list[Tensor] = []
-        error = torch.full((batch_size,), math.inf)
-        while True:
+        error = torch.full((self.batch_size,), math.inf)
+        while len(active):
             if nodes ** (self.order - 1) > max_nodes:
                 raise ValueError(
-                    f"exact_posterior_mean: {len(active)} of {batch_size} sequences need at least {nodes} nodes "
+                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need at least {nodes} nodes "
                     f"a dimension, {nodes ** (self.order - 1):,} in all, for tolerance {tolerance:g} (error "
                     f"estimate so far {error.max():.1g}); max_nodes is {max_nodes:,}")
-            estimates.append(self._with_rule(simplex_rule(self.alpha, nodes), active))
+            estimates.append(self.with_rule(simplex_rule(self.alpha, nodes), active))
             result[active] = estimates[-1]
-            if nodes == self.exact_nodes or not len(active):
-                return result
+            if nodes == self.exact_nodes:
+                break
             error = _error_estimate(estimates)
             unfinished = error > tolerance
-            active = active[unfinished]
+            active, error = active[unfinished], error[unfinished]
             estimates = [estimate[unfinished] for estimate in estimates[-2:]]
-            error = error[unfinished]
-            if not len(active):
-                return result
             nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)
+        return result
 
-    def _with_rule(self, rule: SimplexRule, rows: Tensor) -> Float64[Tensor, "row lag"]:
-        monomials = _monomials(rule.points, self.degree)
-        parts = []
-        for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1])):
-            log_likelihood = self._log_likelihood(monomials, some)
-            parts.append((log_likelihood + rule.log_weights).softmax(-1) @ rule.points)
-        return torch.cat(parts) if parts else torch.empty(0, self.order, dtype=torch.float64)
+    def with_rule(self, rule: SimplexRule, rows: Int64[Tensor, " row"]) -> Float64[Tensor, "row lag"]:
+        """The posterior means of some sequences with one rule: weights and points, no more."""
+        parts = [
+            (self.likelihood.at_points(rule.points, some) + rule.log_weights).softmax(-1) @ rule.points
+            for some in rows.split(max(1, VALUES_AT_ONCE // len(rule.points)))
+        ]
+        return torch.cat(parts)
 
-    def _log_likelihood(
-        self, monomials: Float64[Tensor, "monomial node"], rows: Tensor
+
+class _Likelihood(Protocol):
+    """ℓ of some sequences at points of the simplex, up to a constant a sequence."""
+
+    def at_points(
+        self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
+    ) -> Float64[Tensor, "row node"]: ...
+
+
+class _CompiledLikelihood:
+    """The product over steps, straight from the definition, in a compiled kernel."""
+
+    def __init__(self, scaled: Float64[Tensor, "batch step lag"]) -> None:
+        self.scaled = scaled.numpy()
+
+    def at_points(
+        self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
     ) -> Float64[Tensor, "row node"]:
-        """ℓ at every node, up to a constant a sequence."""
+        padding = -len(points) % kernels.NODES
+        by_lag = np.pad(points.numpy().T, ((0, 0), (0, padding)), mode="edge")
+        values = kernels.log_likelihood_at_nodes(self.scaled[rows.numpy()], by_lag, STEPS_PER_LOGARITHM)
+        return torch.from_numpy(values)[:, : len(points)]
+
+
+class _GroupedLikelihood:
+    """The same in torch: consecutive factors multiplied out symbolically, two or three at a time.
+
+    The work becomes one matrix product between the monomials at the points and the coefficients of the
+    sequences, and a few multiplications.
+    """
+
+    def __init__(self, scaled: Float64[Tensor, "batch step lag"]) -> None:
+        self.degree = 3 if scaled.shape[-1] <= 4 else 2
+        self.coefficients = _grouped_coefficients(scaled, self.degree)
+
+    def at_points(
+        self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
+    ) -> Float64[Tensor, "row node"]:
+        monomials = _monomials(points, self.degree)
+        return torch.cat([
+            self._at_monomials(monomials, some)
+            for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1]))
+        ])
+
+    def _at_monomials(
+        self, monomials: Float64[Tensor, "monomial node"], rows: Int64[Tensor, " row"]
+    ) -> Float64[Tensor, "row node"]:
         coefficients = self.coefficients[:, :, rows].flatten(1, 2)
         total = torch.zeros(len(rows), monomials.shape[1], dtype=torch.float64)
         # One buffer for all blocks: fresh memory for each would cost more than the product itself.
@@ -163,14 +205,13 @@ def _monomials(points: Float64[Tensor, "node lag"], degree: int) -> Float64[Tens
 
 
 def _grouped_coefficients(
-    likelihoods: Float64[Tensor, "batch step lag"], degree: int
+    scaled: Float64[Tensor, "batch step lag"], degree: int
 ) -> Float64[Tensor, "chunk group batch monomial"]:
     """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they share.
 
     Steps are padded with the factor Σ_g w_g·1, which is 1 on the simplex.
     """
-    batch_size, steps, order = likelihoods.shape
-    scaled = likelihoods / likelihoods.mean(-1, keepdim=True)
+    batch_size, steps, order = scaled.shape
     chunks = math.ceil(steps / STEPS_PER_LOGARITHM)
     groups = math.ceil(steps / (chunks * degree))
     padding = chunks * groups * degree - steps

@@ -22,6 +22,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mtdinterp.native import use_kernels
+from mtdinterp.native.attention import can_fuse, fused_relative_attention
+
 
 def relative_attention(
     q: Float[Tensor, "batch query head d_key"],
@@ -31,7 +34,24 @@ def relative_attention(
     key_table: Float[Tensor, "head length d_pos"],
     value_table: Float[Tensor, "head length d_rel"],
 ) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
-    """What each query gathers from the values and from the value table."""
+    """What each query gathers from the values and from the value table.
+
+    The fused kernel where it applies (float32 on the CPU, compiled kernels at hand), the eager one otherwise.
+    """
+    if can_fuse(q, p, k, v, key_table, value_table) and use_kernels():
+        return fused_relative_attention(q, p, k, v, key_table, value_table)
+    return eager_relative_attention(q, p, k, v, key_table, value_table)
+
+
+def eager_relative_attention(
+    q: Float[Tensor, "batch query head d_key"],
+    p: Float[Tensor, "batch query head d_pos"],
+    k: Float[Tensor, "batch key head d_key"],
+    v: Float[Tensor, "batch key head d_value"],
+    key_table: Float[Tensor, "head length d_pos"],
+    value_table: Float[Tensor, "head length d_rel"],
+) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
+    """The readable implementation, for any device and dtype: the one that hooks see."""
     scores = content_scores(q, k, position_scores(p, key_table, k.shape[1]))
     # `causal_softmax`, but these scores are nobody else's: masking them in place saves a copy.
     scores.masked_fill_(future_mask(*scores.shape[-2:], scores.device), float("-inf"))

@@ -55,6 +55,9 @@ class HookedAttention(nn.Module):
     """Hook points of one attention layer, and attention through them; subclasses own the parameters."""
 
     n_heads: int
+    watched: bool = False
+    """Whether any hook point of the model is listened to in this forward pass: then everything is eager, so that
+    runs that are compared with each other take the same path."""
 
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()
@@ -90,9 +93,11 @@ class HookedAttention(nn.Module):
     def attend(
         self, q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`relative_attention`, step by step where a hook wants to see scores or pattern."""
-        if not any(map(listening, (self.hook_rel_scores, self.hook_attn_scores, self.hook_pattern))):
+        """Attention, step by step where a hook wants to see scores or pattern."""
+        if not self.watched:
             return attention.relative_attention(q, p, k, v, key_table, value_table)
+        if not any(map(listening, (self.hook_rel_scores, self.hook_attn_scores, self.hook_pattern))):
+            return attention.eager_relative_attention(q, p, k, v, key_table, value_table)
         future = attention.future_mask(q.shape[1], k.shape[1], q.device)
         position = attention.position_scores(p, key_table, k.shape[1]).masked_fill(future, 0)
         position = tap(self.hook_rel_scores, position)
@@ -195,6 +200,9 @@ class LensTransformer(HookedRootModule):
         """
         check_option("return_type", return_type, ("logits", "loss"))
         sequence = self.check_tokens(tokens)
+        watched = any(map(listening, self.hook_points()))
+        for block in self.blocks:
+            block.attn.watched = watched
         embedded = self.embed(sequence)
         if listening(self.hook_embed) and torch.is_grad_enabled() and not embedded.requires_grad:
             embedded.requires_grad_()  # one-hot embeddings are data, but attribution needs their gradient

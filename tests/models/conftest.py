@@ -136,3 +136,9 @@ def additive_cache(model: LensTransformer, tokens: Tensor) -> dict[tuple[str, in
 def additive() -> SimpleNamespace:
     """`additive.forward(model, tokens, edit)` and `additive.cache(model, tokens)`."""
     return SimpleNamespace(forward=additive_forward, cache=additive_cache)
+
+
+@pytest.fixture
+def eager_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the eager attention, with and without hooks."""
+    monkeypatch.setenv("MTDINTERP_KERNEL", "eager")

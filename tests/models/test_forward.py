@@ -140,8 +140,8 @@ def test_changing_between_offsets_and_keys_by_hand():
     assert gather_by_offset(table, 3)[0, :, :, 0].tril().equal(scores.tril())
 
 
-def test_no_tensor_of_query_times_key_times_width_is_ever_built():
-    """The largest tensor of forward and backward stays near [batch, query, key]."""
+def test_no_tensor_of_query_times_key_times_width_is_ever_built(eager_kernel):
+    """The largest tensor of the eager forward and backward stays near [batch, query, key]."""
     length, batch = 64, 2
     model = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=length, d_rel=2))
     largest = 0

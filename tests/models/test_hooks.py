@@ -37,8 +37,20 @@ def test_last_only_is_the_last_position(model, clean):
     torch.testing.assert_close(model(clean, last_only=True), model(clean)[:, -1])
 
 
+EAGER = pytest.mark.usefixtures("eager_kernel")
+"""Hooks always see the eager attention; without them the fused one would differ by rounding."""
+
+
+@LAST_ONLY
+def test_hooks_change_the_fused_outputs_by_rounding_alone(model, clean, last_only):
+    plain = model(clean, last_only=last_only)
+    cached, _ = model.run_with_cache(clean, last_only=last_only)
+    torch.testing.assert_close(cached, plain, rtol=1e-5, atol=1e-6)
+
+
 @LAST_ONLY
 @DTYPE
+@EAGER
 def test_a_no_op_hook_changes_no_bit_wherever_it_is(model, clean, last_only, dtype):
     plain = model.to(dtype)(clean, last_only=last_only)
     changed = [name for name in model.hook_dict if not torch.equal(plain, model.run_with_hooks(
@@ -48,6 +60,7 @@ def test_a_no_op_hook_changes_no_bit_wherever_it_is(model, clean, last_only, dty
 
 @LAST_ONLY
 @DTYPE
+@EAGER
 def test_caching_everything_changes_no_bit(model, clean, last_only, dtype):
     plain = model.to(dtype)(clean, last_only=last_only)
     cached, _ = model.run_with_cache(clean, last_only=last_only)
@@ -57,6 +70,7 @@ def test_caching_everything_changes_no_bit(model, clean, last_only, dtype):
 
 @LAST_ONLY
 @DTYPE
+@EAGER
 def test_caching_everything_changes_no_bit_of_a_construction(constructed, last_only, dtype):
     model, tokens = constructed.model.to(dtype), constructed.clean
     plain = model(tokens, last_only=last_only)
