@@ -36,7 +36,7 @@ class DisentangledAttention(HookedAttention):
         nn.init.normal_(self.R_V)
 
     def forward(
-        self, stream: Float[Tensor, "batch pos d_in"], last_only: bool
+        self, stream: Float[Tensor, "batch pos d_in"], last_only: bool, watched: bool
     ) -> Float[Tensor, "batch query written"]:
         query_in, key_in, value_in = self.inputs(stream)
         query_in = query_in[:, -1:] if last_only else query_in
@@ -44,7 +44,7 @@ class DisentangledAttention(HookedAttention):
         p = tap(self.hook_p, query_in)
         k = tap(self.hook_k, key_in)
         v = tap(self.hook_v, value_in, slice(0, self.d_in), self.d_in + self.d_rel)
-        z = tap(self.hook_z, torch.cat(self.attend(q, p, k, v, self.R_A, self.R_V), dim=-1))
+        z = tap(self.hook_z, torch.cat(self.attend(q, p, k, v, self.R_A, self.R_V, watched), dim=-1))
         if self.cfg.use_attn_result:
             return self.head_results(z)[..., self.writes]
         return rearrange(z, "batch pos head d -> batch pos (head d)")

@@ -55,9 +55,6 @@ class HookedAttention(nn.Module):
     """Hook points of one attention layer, and attention through them; subclasses own the parameters."""
 
     n_heads: int
-    watched: bool = False
-    """Whether any hook point of the model is listened to in this forward pass: then everything is eager, so that
-    runs that are compared with each other take the same path."""
 
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()
@@ -91,10 +88,10 @@ class HookedAttention(nn.Module):
         return shared, shared, shared
 
     def attend(
-        self, q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor
+        self, q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor, watched: bool
     ) -> tuple[Tensor, Tensor]:
-        """Attention, step by step where a hook wants to see scores or pattern."""
-        if not self.watched:
+        """Attention: fused if nobody watches, step by step where a hook wants to see scores or pattern."""
+        if not watched:
             return attention.relative_attention(q, p, k, v, key_table, value_table)
         if not any(map(listening, (self.hook_rel_scores, self.hook_attn_scores, self.hook_pattern))):
             return attention.eager_relative_attention(q, p, k, v, key_table, value_table)
@@ -138,10 +135,10 @@ class HookedBlock(nn.Module):
         self.hook_mlp_out = HookPoint()  # [batch, pos, d_model]
         self.hook_resid_post = HookPoint()  # [batch, pos, d_model]
 
-    def forward(self, stream: Float[Tensor, "batch pos d"], last_only: bool = False) -> Tensor:
+    def forward(self, stream: Float[Tensor, "batch pos d"], last_only: bool, watched: bool) -> Tensor:
         width = self.cfg.d_model
         stream = tap(self.hook_resid_pre, stream, self.reads, width)
-        written = tap(self.hook_attn_out, self.attn(stream, last_only), self.writes, width)
+        written = tap(self.hook_attn_out, self.attn(stream, last_only, watched), self.writes, width)
         stream = self.write(stream[:, -1:] if last_only else stream, written)
         place = slice(0, stream.shape[-1])
         if listening(self.hook_mlp_in) or listening(self.hook_mlp_out):
@@ -200,16 +197,15 @@ class LensTransformer(HookedRootModule):
         """
         check_option("return_type", return_type, ("logits", "loss"))
         sequence = self.check_tokens(tokens)
+        # If anything listens anywhere, every layer is eager: runs that are compared take the same path.
         watched = any(map(listening, self.hook_points()))
-        for block in self.blocks:
-            block.attn.watched = watched
         embedded = self.embed(sequence)
         if listening(self.hook_embed) and torch.is_grad_enabled() and not embedded.requires_grad:
             embedded.requires_grad_()  # one-hot embeddings are data, but attribution needs their gradient
         stream = tap(self.hook_embed, embedded, slice(0, embedded.shape[-1]), self.cfg.d_model)
         for block in self.blocks[:-1]:
-            stream = block(stream)
-        stream = self.blocks[-1](stream, last_only)
+            stream = block(stream, False, watched)
+        stream = self.blocks[-1](stream, last_only, watched)
         outputs = self.unembed(stream)
         if return_type == "loss":
             target = F.one_hot(sequence[:, 1:], self.cfg.d_vocab).to(outputs)

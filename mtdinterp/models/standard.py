@@ -40,7 +40,7 @@ class StandardAttention(HookedAttention):
         nn.init.normal_(self.R_V, std=table_scale)
 
     def forward(
-        self, stream: Float[Tensor, "batch pos d_model"], last_only: bool
+        self, stream: Float[Tensor, "batch pos d_model"], last_only: bool, watched: bool
     ) -> Float[Tensor, "batch query d_model"]:
         query_in, key_in, value_in = self.inputs(stream)
         query_in = query_in[:, -1:] if last_only else query_in
@@ -48,7 +48,7 @@ class StandardAttention(HookedAttention):
         k = tap(self.hook_k, torch.einsum("bphd,hde->bphe", key_in, self.W_K))
         v = tap(self.hook_v, torch.einsum("bphd,hde->bphe", value_in, self.W_V))
         scaled = q / self.d_head**0.5
-        content, position = self.attend(scaled, scaled, k, v, self.R_K, self.R_V)
+        content, position = self.attend(scaled, scaled, k, v, self.R_K, self.R_V, watched)
         z = tap(self.hook_z, content + position)
         if self.cfg.use_attn_result:
             return self.head_results(z)
