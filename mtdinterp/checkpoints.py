@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from mtdinterp import __version__
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -33,6 +34,8 @@ from mtdinterp.task import MTDTask
 
 SCHEMA = 1
 CONFIG, WEIGHTS, HISTORY = "config.json", "model.safetensors", "history.jsonl"
+FILES = {CONFIG, WEIGHTS, HISTORY, "training.pt"}
+"""All that a checkpoint directory may hold; one with anything else in it is never replaced."""
 
 
 class CheckpointError(ValueError):
@@ -61,10 +64,9 @@ def save_checkpoint(
     history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a checkpoint; an older checkpoint at `path` is replaced, anything else there is refused."""
-    target = Path(path)
+    target = Path(path).expanduser().resolve()
     _check_pair(model, task)
-    if target.exists() and not (target / CONFIG).is_file() and not _is_empty_directory(target):
-        raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint to replace")
+    check_replaceable(target)
     config = {
         "schema": SCHEMA,
         "model": model.config.to_dict(),
@@ -86,7 +88,7 @@ def save_checkpoint(
                   staging / WEIGHTS)
         if history:
             (staging / HISTORY).write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
-        staging.chmod(0o755)
+        _open_to_umask(staging)
         _move_into_place(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -95,7 +97,7 @@ def save_checkpoint(
 
 def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Read a checkpoint directory; the model comes back in evaluation mode."""
-    source = Path(path)
+    source = Path(path).expanduser()
     if not source.is_dir():
         raise CheckpointError(f"{source}: no such checkpoint directory")
     config = _read_config(source)
@@ -111,12 +113,26 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     return Checkpoint(model.eval(), task, config, _read_history(source / HISTORY), source)
 
 
+def check_replaceable(target: Path) -> None:
+    """Refuse a place where writing a checkpoint would destroy something that is not one."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir():
+        raise CheckpointError(f"{target}: expected a directory, got a file")
+    foreign = sorted({entry.name for entry in target.iterdir()} - FILES)
+    if foreign:
+        raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint; it holds {foreign[0]}")
+    _read_config(target)
+
+
 def _check_pair(model: LensTransformer, task: MTDTask) -> None:
     if model.config.vocab_size != task.vocab_size:
         raise CheckpointError(f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}")
 
 
 def _build_model(values: Mapping[str, Any]) -> LensTransformer:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected model to be an object, got {values!r}")
     architecture = values["architecture"]
     if architecture == DisentangledConfig.architecture:
         return DisentangledTransformer(DisentangledConfig.from_dict(values))
@@ -142,7 +158,7 @@ def _read_history(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
 
@@ -169,25 +185,34 @@ def _load_weights(model: LensTransformer, path: Path) -> None:
 
 
 def _move_into_place(staging: Path, target: Path) -> None:
-    if _is_empty_directory(target):
-        target.rmdir()
-    if not target.exists():
-        staging.rename(target)
+    if not target.exists() or not any(target.iterdir()):
+        staging.rename(target)  # replaces an empty directory in one step
         return
-    # A directory cannot be replaced in one call: step aside, move in, clean up.
+    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails.
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    target.rename(aside / "old")
-    staging.rename(target)
-    shutil.rmtree(aside)
+    try:
+        target.rename(aside / "old")
+        try:
+            staging.rename(target)
+        except BaseException:
+            (aside / "old").rename(target)
+            raise
+    finally:
+        shutil.rmtree(aside)
 
 
-def _is_empty_directory(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+def _open_to_umask(directory: Path) -> None:
+    """Give a private staging directory the permissions that ordinary files and directories get here."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for entry in directory.iterdir():
+        entry.chmod(0o666 & ~umask)
+    directory.chmod(0o777 & ~umask)
 
 
 def _versions() -> dict[str, str]:
     return {
-        "mtdinterp": version("mtdinterp"),
+        "mtdinterp": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformer-lens": version("transformer-lens"),

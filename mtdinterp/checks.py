@@ -19,24 +19,35 @@ ROW_SUM_TOLERANCE = 1e-6
 
 def as_float(name: str, value: ArrayLike | float) -> Tensor:
     """`value` as a finite float64 tensor."""
+    given = value if isinstance(value, Tensor) else _as_array(name, value)
+    if given.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
+        raise ValueError(f"{name}: expected real numbers, got {given.dtype}")
     try:
-        given = value if isinstance(value, Tensor) else np.asarray(value)
-        if "complex" in str(given.dtype):
-            raise TypeError(f"{given.dtype} is not real")
-        tensor = torch.as_tensor(value, dtype=torch.float64).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from error
+        # A copy in the usual order: views that run backwards or belong to somebody are fine to pass.
+        tensor = given.detach().double() if isinstance(given, Tensor) else torch.from_numpy(given.astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected numbers, got {value!r}"[:200]) from error
     if not torch.isfinite(tensor).all():
         bad = tensor[~torch.isfinite(tensor)][0].item()
-        raise ValueError(f"{name}: expected finite entries, got {bad}")
+        raise ValueError(f"{name}: expected {'finite entries' if tensor.ndim else 'a finite number'}, got {bad}")
     return tensor
 
 
+def _as_array(name: str, value: object) -> np.ndarray:
+    """Anything array-like as an array; a list of tensors too."""
+    try:
+        return np.array(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(value).__name__
+        raise ValueError(f"{name}: expected a rectangular array of numbers, got {kind} ({error})") from error
+
+
 def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Tensor:
-    """`value` as float64 rows that are non-negative and sum to one (renormalised to rounding)."""
+    """`value` as float64 rows that are non-negative and sum to one, renormalised where rounding shows."""
     rows = as_float(name, value)
     if rows.ndim == 0 or (size is not None and rows.shape[-1] != size):
-        raise ValueError(f"{name}: expected {size} entries in the last axis, got shape {tuple(rows.shape)}")
+        wanted = "rows" if size is None else f"{size} entries in the last axis"
+        raise ValueError(f"{name}: expected {wanted}, got shape {tuple(rows.shape)}")
     if (rows < 0).any():
         raise ValueError(f"{name}: expected non-negative entries, got {rows.min().item()}")
     total = rows.sum(-1, keepdim=True)
@@ -44,7 +55,8 @@ def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Ten
     if worst > ROW_SUM_TOLERANCE:
         raise ValueError(f"{name}: expected rows that sum to 1, got a row that sums to "
                          f"{total.flatten()[(total - 1).abs().argmax()].item():.6g}")
-    return rows / total
+    # Rows that already sum to one stay as they are: what was stored comes back to the bit.
+    return rows if worst <= 4 * rows.shape[-1] * torch.finfo(torch.float64).eps else rows / total
 
 
 def as_transition(value: ArrayLike) -> Tensor:
@@ -58,15 +70,16 @@ def as_transition(value: ArrayLike) -> Tensor:
 
 def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
     """`value` as int64 tokens [batch, pos], each in 0..vocab_size-1."""
-    try:
-        tokens = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"tokens: expected integers [batch, pos], got {type(value).__name__} ({error})") from error
-    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
-        raise ValueError(f"tokens: expected an integer type, got {tokens.dtype}")
-    if tokens.ndim != 2:
-        raise ValueError(f"tokens: expected shape [batch, pos], got {tuple(tokens.shape)}")
-    tokens = tokens.to(torch.int64)
+    given = value if isinstance(value, Tensor) else _as_array("tokens", value)
+    if given.ndim != 2:
+        raise ValueError(f"tokens: expected shape [batch, pos], got {tuple(given.shape)}")
+    if isinstance(given, np.ndarray):
+        if given.dtype.kind not in "iu":
+            raise ValueError(f"tokens: expected an integer type, got {given.dtype}")
+        given = torch.from_numpy(given.astype(np.int64))
+    if given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
+        raise ValueError(f"tokens: expected an integer type, got {given.dtype}")
+    tokens = given.to(torch.int64)
     # NumPy on the CPU: a reduction this small is not worth waking torch's threads for.
     values = tokens.numpy() if tokens.device.type == "cpu" else tokens
     if tokens.numel() and (values.min() < 0 or values.max() >= vocab_size):

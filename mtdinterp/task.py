@@ -137,7 +137,8 @@ def predict_next(
     order = mixture.shape[-1]
     if mixture.shape != (len(sequence), order):
         raise ValueError(f"weights: expected shape [{len(sequence)}, lag], got {tuple(mixture.shape)}")
-    check_order(order, sequence.shape[1] + 1)
+    if order > sequence.shape[1]:
+        raise ValueError(f"weights: {order} lags need at least as many tokens, got {sequence.shape[1]}")
     return mix_rows(matrix, sequence, mixture)
 
 

@@ -12,15 +12,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_concentration, as_float, check_number, check_order
-from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods
+from mtdinterp.checks import ArrayLike, as_concentration, as_float, check_count, check_number, check_order
+from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods, uniform_for
 from mtdinterp.task import MTDTask
 
 
 def gradient_at_uniform(transition: ArrayLike, tokens: ArrayLike, order: int) -> Float64[Tensor, "batch lag"]:
     """g = ∇ℓ at uniform weights, which is order·Σ_t γ_t."""
     likelihoods = lag_likelihoods(transition, tokens, order)
-    return gradient_at(likelihoods, torch.full((len(likelihoods), order), 1 / order, dtype=torch.float64))
+    return gradient_at(likelihoods, uniform_for(likelihoods))
 
 
 def hessian_at(
@@ -85,9 +85,8 @@ class Smoothness:
 def smoothness_at_uniform(transition: ArrayLike, tokens: ArrayLike, order: int) -> Smoothness:
     """Measure the relative-smoothness constant of each sequence at uniform weights."""
     likelihoods = lag_likelihoods(transition, tokens, order)
-    batch_size, steps, order = likelihoods.shape
-    uniform = torch.full((batch_size, order), 1 / order, dtype=torch.float64)
-    relative = hessian_at(likelihoods, uniform) / order
+    _, steps, order = likelihoods.shape
+    relative = hessian_at(likelihoods, uniform_for(likelihoods)) / order
     project = torch.eye(order, dtype=torch.float64) - 1 / order
     return Smoothness(
         full=torch.linalg.eigvalsh(relative)[:, -1],
@@ -117,7 +116,9 @@ def gradient_growth(
     task: MTDTask, weights: ArrayLike, lengths: Sequence[int], n_sequences: int = 500, seed: int = 0
 ) -> GradientGrowth:
     """Measure how the expected gradient grows with the length for sequences of the given true weights."""
-    data = task.sample(n_sequences, max(lengths), seed, weights=weights)
+    if len(lengths) < 2:
+        raise ValueError(f"lengths: expected at least two, got {list(lengths)}")
+    data = task.sample(check_count("n_sequences", n_sequences, minimum=2), max(lengths), seed, weights=weights)
     gradients = torch.stack([
         gradient_at_uniform(task.transition, data.tokens[:, :length], task.order) for length in lengths
     ])

@@ -25,7 +25,9 @@ set_up() {
         "$python" -m venv --clear .venv
     fi
     echo "Installing the pinned packages (once; a few minutes) …" >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --constraint constraints.txt --editable ".${extra:+[$extra]}"
+    # The compat mode is a plain entry on the path: the package is found from every directory. The build's own
+    # environment takes its versions from the constraints too.
+    PIP_CONSTRAINT=constraints.txt .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --config-settings editable_mode=compat --editable ".${extra:+[$extra]}"
     echo "$key" >"$stamp"
 }

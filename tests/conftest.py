@@ -27,5 +27,5 @@ def _name(case: dict) -> str:
 
 @pytest.fixture(params=GOLDEN, ids=_name)
 def golden(request: pytest.FixtureRequest) -> dict:
-    """One case with known answers; see section 2 of the design for how they were computed."""
+    """One case with known answers, computed once by an independent implementation."""
     return request.param

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +57,33 @@ def test_saving_again_replaces_a_checkpoint_and_spares_anything_else(saved, tmp_
     with pytest.raises(CheckpointError, match="expected a new or empty directory"):
         save_checkpoint(tmp_path / "papers", MODELS["one_step"](), TASK)
     assert (tmp_path / "papers" / "thesis.tex").read_text() == "all of it"
+
+
+def test_only_a_checkpoint_is_replaced(saved, tmp_path):
+    """A directory that merely has a config.json is somebody's, and so is a checkpoint with notes in it."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"hidden_size": 768}')
+    with pytest.raises(CheckpointError, match="expected checkpoint schema 1"):
+        save_checkpoint(tmp_path / "other", MODELS["one_step"](), TASK)
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"it holds notes\.txt"):
+        save_checkpoint(saved, MODELS["one_step"](), TASK)
+    assert (saved / "notes.txt").read_text() == "mine"
+
+
+def test_a_failed_replacement_leaves_the_old_checkpoint(saved, monkeypatch):
+    rename = Path.rename
+
+    def fail_to_move_in(self, target):
+        if Path(target) == saved and self.name != "old":
+            raise OSError("disk full")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_to_move_in)
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(saved, one_step(TASK.transition, 3, 20, 2.0), TASK)
+    assert load_checkpoint(saved).model.config.length == 12
+    assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
 def edit_config(path, **changes):

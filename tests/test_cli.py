@@ -33,7 +33,11 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ([], "The following arguments are required: COMMAND"),
         (["constrct"], "invalid choice: 'constrct'"),
         (["construct", "--order", "x"], "expected an integer, got 'x'"),
-        (["construct", "--order", "0"], "expected an integer ≥ 1, got 0"),
+        (["construct", "--order", "1"], "expected an integer ≥ 2, got 1"),
+        (["construct", "--beta", "nan"], "--beta: expected a finite number, got 'nan'"),
+        (["construct", "--delta", "-1"], "--delta: expected a number > 0, got -1"),
+        (["construct", "--out", "pyproject.toml"], "expected a directory"),
+        (["construct", "--target", "truth"], "--target is for tuning the 5-layer construction"),
         (["construct", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
         (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),
@@ -83,7 +87,7 @@ def test_construct_writes_a_checkpoint_and_says_how_it_compares(arguments, tmp_p
 def test_construct_prints_a_table_and_progress_apart_from_it():
     result = run("construct", "--order", "2", "--length", "16", "--sequences", "100", "--beta", "5")
     assert result.returncode == 0, result.stderr
-    assert "3-layer disentangled construction: beta = 5" in result.stdout
+    assert "3-layer disentangled construction: beta = 5\n" in result.stdout
     assert "exact posterior mean" in result.stdout
     assert result.stderr.splitlines() == ["importing …", "tuning …", "comparing …"]
 
@@ -109,8 +113,8 @@ def test_what_the_library_refuses_is_one_sentence_too(tmp_path, capsys):
     captured = capsys.readouterr()
     assert code == 2
     assert captured.out == ""
-    assert captured.err.startswith("mtdinterp construct: ")
-    assert "expected a new or empty directory" in captured.err
+    assert captured.err.splitlines()[-1].startswith("mtdinterp construct: ")
+    assert "expected a new or empty directory, or a checkpoint; it holds notes.txt" in captured.err
 
 
 def test_bench_prints_the_numbers_it_measured(capsys):

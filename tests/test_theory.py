@@ -42,7 +42,7 @@ def error_slope(order, concentration, learning_rate):
     norms, errors = [], []
     for epsilon in EPSILONS:
         arguments = weak_evidence(epsilon, order)
-        exact = exact_posterior_mean(*arguments, concentration=concentration, tolerance=1e-13)
+        exact = exact_posterior_mean(*arguments, concentration=concentration, tolerance=1e-12)
         norms.append(centred_gradient(arguments).norm().item())
         errors.append((mirror_descent(*arguments, learning_rate) - exact).norm().item())
     return np.polyfit(np.log(norms), np.log(errors), 1)[0]
@@ -81,7 +81,7 @@ def test_first_order_posterior_mean_is_the_limit_of_weak_evidence(concentration)
 
     def rest(epsilon):
         arguments = weak_evidence(epsilon, 3)
-        exact = exact_posterior_mean(*arguments, concentration=concentration, tolerance=1e-13)
+        exact = exact_posterior_mean(*arguments, concentration=concentration, tolerance=1e-12)
         prior = first_order_posterior_mean(torch.zeros(1, 3), concentration)
         linear = first_order_posterior_mean(centred_gradient(arguments), concentration)
         return (exact - linear).norm() / (exact - prior).norm()

@@ -14,7 +14,7 @@ class Measurement:
     """One line of the table. `aim` is what the project promises, where it promises something."""
 
     name: str
-    value: float
+    value: float | None
     unit: str
     aim: float | None = None
 
@@ -32,11 +32,11 @@ def interleaved_seconds(actions: Mapping[str, Callable[[], object]], repeats: in
     return {name: median(values) for name, values in times.items()}
 
 
-def peak_megabytes(action: Callable[[], object]) -> float:
-    """How far resident memory rises above where it stood while `action` runs; nan off Linux."""
+def peak_megabytes(action: Callable[[], object]) -> float | None:
+    """How far resident memory rises above where it stood while `action` runs; None where the system does not say."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
-        return float("nan")
+        return None
     gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
@@ -44,7 +44,7 @@ def peak_megabytes(action: Callable[[], object]) -> float:
     try:
         reset.write_text("5")  # sets the high-water mark back to what is resident now
     except OSError:
-        return float("nan")
+        return None
     before = _status_kilobytes(status, "VmRSS")
     action()
     return (_status_kilobytes(status, "VmHWM") - before) / 1024

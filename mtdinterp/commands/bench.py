@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from mtdinterp.commands.flags import add_json_flag
+from mtdinterp.commands.progress import stages
 
 GROUP_NAMES = ("sampler", "posterior", "training-step", "hooks")
 
@@ -19,11 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mtdinterp.commands.progress import stages
-
-    names = options.group or list(GROUP_NAMES)
+    names = list(dict.fromkeys(options.group or GROUP_NAMES))
     lines = []
-    with stages(len(names) + 1, quiet=options.json) as stage:
+    with stages(len(names) + 1) as stage:
         stage("importing")
         import torch
 
@@ -44,5 +43,6 @@ def _table(result: dict[str, Any]) -> str:
     lines = [f"torch {result['torch']}, {result['threads']} threads; medians of interleaved runs", ""]
     for row in rows:
         aim = "" if row["aim"] is None else f"  (aim ≥ {row['aim']:g})"
-        lines.append(f"{row['name']:<{width}}  {row['value']:>10.4g} {row['unit']}{aim}")
+        value = "n/a" if row["value"] is None else f"{row['value']:.4g}"
+        lines.append(f"{row['name']:<{width}}  {value:>10} {row['unit']}{aim}")
     return "\n".join(lines)

@@ -1,7 +1,9 @@
 """Flags that several commands share, spelt once, and their checks that need no heavy import."""
 
 import argparse
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -19,9 +21,35 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
+def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[str], float]:
+    """An argparse type: a finite number, perhaps with a lower bound."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
+        if minimum is not None and (value < minimum or (exclusive and value == minimum)):
+            raise argparse.ArgumentTypeError(f"expected a number {'>' if exclusive else '≥'} {minimum:g}, got {text}")
+        return value
+
+    return parse
+
+
+def new_directory(text: str) -> Path:
+    """An argparse type: where to write. What is there already is looked at when it is written."""
+    path = Path(text).expanduser()
+    if not text or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"expected a directory, got {text!r}")
+    return path
+
+
 def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
+    """One lag leaves nothing to infer, so the order starts at two."""
     parser.add_argument("--vocab-size", type=at_least(2), default=5, metavar="Q", help="alphabet size (5)")
-    parser.add_argument("--order", type=at_least(1), default=4, metavar="M", help="number of lags (4)")
+    parser.add_argument("--order", type=at_least(2), default=4, metavar="M", help="number of lags (4)")
     parser.add_argument("--length", type=at_least(2), default=length, metavar="T", help=f"context length ({length})")
     parser.add_argument("--task-seed", type=at_least(0), default=0, metavar="N",
                         help="seed of the transition matrix (0)")
@@ -29,7 +57,8 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--architecture", choices=("disentangled", "standard"), default="disentangled")
+    parser.add_argument("--architecture", choices=("disentangled", "standard"), default="disentangled",
+                        help="which transformer (disentangled)")
     parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help="number of layers (3)")
 
 

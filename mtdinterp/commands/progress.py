@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def stages(total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def stages(total: int) -> Iterator[Callable[[str], None]]:
     """Yield a function to call with each stage's name as it begins."""
     from tqdm import tqdm
 
@@ -21,7 +21,7 @@ def stages(total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
             bar.update()
         begun = True
         bar.set_description(name)
-        if not terminal and not quiet:
+        if not terminal:
             print(f"{name} …", file=sys.stderr, flush=True)
 
     try:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
-from mtdinterp.construction.parts import check_problem, log_transition
+from mtdinterp.construction.parts import check_mask, check_problem, log_transition
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 
 
@@ -56,6 +56,8 @@ def two_step(
     names = ("beta_first", "sharpness", "beta_mean", "beta_reweighted")
     values = (beta_first, sharpness, beta_mean, beta_reweighted)
     beta_first, sharpness, beta_mean, beta_reweighted = map(check_number, names, values)
+    # Layer 4's scores lie between -a and 0 (above 0 for a < 0) and its mask is -δ.
+    check_mask(delta, abs(sharpness))
     model = _blank(matrix, order, length, n_layers=5)
     with torch.no_grad():
         _layer_of_responsibilities(model, matrix, order, delta)

@@ -18,6 +18,12 @@ def log_transition(transition: Float64[Tensor, "vocab vocab"]) -> Float64[Tensor
     return transition.clamp_min(LOG_FLOOR).log()
 
 
+def check_mask(delta: float, largest_score: float) -> None:
+    """A mask only hides what the largest score cannot lift: e⁻⁴⁰ is below the rounding of a double."""
+    if largest_score + 40 > delta:
+        raise ValueError(f"delta: expected at least {largest_score + 40:.4g} to mask such scores, got {delta:g}")
+
+
 def check_problem(
     transition: ArrayLike, order: int, length: int, delta: float
 ) -> tuple[Float64[Tensor, "vocab vocab"], int, int, float]:

@@ -47,11 +47,11 @@ def exact_posterior_mean(
     tolerance: float = 1e-10,
     max_nodes: int = 4_000_000,
 ) -> Float64[Tensor, "batch lag"]:
-    """E[weights | tokens] under a Dirichlet prior, each entry to `tolerance`.
+    """E[weights | tokens] under a Dirichlet prior, each entry to `tolerance` (1e-12 at the least).
 
-    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all.
+    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all, and says how many.
     """
-    tolerance = check_number("tolerance", tolerance, minimum=1e-13)
+    tolerance = check_number("tolerance", tolerance, minimum=1e-12)
     max_nodes = check_count("max_nodes", max_nodes)
     likelihoods = lag_likelihoods(transition, tokens, order)
     alpha = tuple(as_concentration(concentration, order).tolist())
@@ -83,16 +83,17 @@ class _PosteriorMean:
         error = torch.full((self.batch_size,), math.inf)
         while len(active):
             if nodes ** (self.order - 1) > max_nodes:
+                reached = f" (error estimate so far {error.max():.1g})" if error.max() < math.inf else ""
                 raise ValueError(
-                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need at least {nodes} nodes "
-                    f"a dimension, {nodes ** (self.order - 1):,} in all, for tolerance {tolerance:g} (error "
-                    f"estimate so far {error.max():.1g}); max_nodes is {max_nodes:,}")
+                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need max_nodes of at least "
+                    f"{nodes ** (self.order - 1):,} for tolerance {tolerance:g}{reached}, and "
+                    f"{self.exact_nodes ** (self.order - 1):,} is enough for any; max_nodes is {max_nodes:,}")
             estimates.append(self.with_rule(simplex_rule(self.alpha, nodes), active))
             result[active] = estimates[-1]
             if nodes == self.exact_nodes:
                 break
             error = _error_estimate(estimates)
-            unfinished = error > tolerance
+            unfinished = ~(error <= tolerance)  # written so that NaN is unfinished
             active, error = active[unfinished], error[unfinished]
             estimates = [estimate[unfinished] for estimate in estimates[-2:]]
             nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)

@@ -1,8 +1,8 @@
 """Expectation-maximisation: w ← the mean responsibility at w; its limit is the maximum-likelihood weights.
 
-EM converges linearly, and slowly where two lags explain a sequence almost equally well. Every second pair
-of updates is therefore extrapolated along the pair's own direction (squared extrapolation, Varadhan and
-Roland 2008) and kept only where the likelihood does not fall, so the ascent stays monotone.
+EM converges linearly, and slowly where two lags explain a sequence almost equally well. A cycle is therefore
+two updates, a leap along their common direction (squared extrapolation, Varadhan and Roland 2008) and an
+update from there, kept only where the likelihood does not fall: the ascent stays monotone.
 """
 
 import torch
@@ -15,6 +15,7 @@ from mtdinterp.estimators.likelihood import (
     lag_likelihoods,
     log_likelihood_at,
     responsibilities_at,
+    uniform_for,
 )
 
 
@@ -39,8 +40,7 @@ def expectation_maximization(
     to `tolerance`: the mean gradient is 1 on the lags in use and at most 1 on the others.
     """
     likelihoods = lag_likelihoods(transition, tokens, order)
-    weights = torch.full((len(likelihoods), likelihoods.shape[-1]), 1 / likelihoods.shape[-1],
-                         dtype=torch.float64)
+    weights = uniform_for(likelihoods)
     if steps is not None:
         for _ in range(check_count("steps", steps, minimum=0)):
             weights = em_step(likelihoods, weights)
@@ -80,8 +80,7 @@ def _accelerated_cycle(
     stride = velocity.norm(dim=-1) / acceleration.norm(dim=-1).clamp_min(1e-300)
     stride = stride.clamp(1.0, 1e6)[:, None]
     leap = weights + 2 * stride * velocity + stride**2 * acceleration
-    # Off the simplex: fall back to a shrunken step rather than clip a weight to zero, from which
-    # EM cannot return.
+    # Never down to zero, from which EM cannot return.
     leap = torch.maximum(leap, 1e-3 * second)
     leap = em_step(likelihoods, leap / leap.sum(-1, keepdim=True))
     better = log_likelihood_at(likelihoods, leap) >= log_likelihood_at(likelihoods, second)

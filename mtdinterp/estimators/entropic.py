@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.estimators.em import expectation_maximization
-from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods, log_likelihood_at
+from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods, log_likelihood_at, uniform_for
 
 
 def entropic_map(
@@ -22,15 +22,17 @@ def entropic_map(
     strength: float,
     tolerance: float = 1e-9,
 ) -> Float64[Tensor, "batch lag"]:
-    """Weights maximising ℓ(w) + strength·H(w); for strength < 0 the local maximum reached from uniform."""
+    """Weights maximising ℓ(w) + strength·H(w); for strength < 0 the stationary point reached from uniform.
+
+    `tolerance` bounds |w·(gradient - its mean)| relative to the size of its terms, steps + |strength|.
+    """
     strength = check_number("strength", strength)
+    tolerance = check_number("tolerance", tolerance, minimum=0, exclusive=True)
     if strength == 0:
         return expectation_maximization(transition, tokens, order, tolerance=tolerance)
     likelihoods = lag_likelihoods(transition, tokens, order)
-    start = torch.full((len(likelihoods), likelihoods.shape[-1]), 1 / likelihoods.shape[-1],
-                       dtype=torch.float64)
     climb = _newton if strength > 0 else _ascend
-    return climb(likelihoods, start, strength, tolerance)
+    return climb(likelihoods, uniform_for(likelihoods), strength, tolerance)
 
 
 def entropic_path(
@@ -62,7 +64,7 @@ def _newton(
         current = logits.exp()
         gradient = gradient_at(likelihoods, current) - strength * logits
         gradient = gradient - (current * gradient).sum(-1, keepdim=True)
-        residual = (current * gradient).abs().amax(-1) / likelihoods.shape[1]
+        residual = (current * gradient).abs().amax(-1) / (likelihoods.shape[1] + strength)
         if (residual <= tolerance).all():
             return current
         root = current.sqrt().clamp_min(1e-150)
@@ -123,7 +125,7 @@ def _ascend(
         logits[active] = torch.where(accepted, trial, here)
         value[active] = torch.where(accepted[:, 0], reached, value[active])
         rate[active] = rate[active] * torch.where(accepted, 1.3, 0.4)
-        residual = (current * direction).abs().amax(-1) / likelihoods.shape[1]
+        residual = (current * direction).abs().amax(-1) / (likelihoods.shape[1] - strength)
         active = active[residual > tolerance]
     raise RuntimeError(f"entropic_map: {len(active)} sequences did not reach tolerance {tolerance:g} "
                        f"at strength {strength:g} in {max_steps} steps")

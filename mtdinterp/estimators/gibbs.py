@@ -90,7 +90,7 @@ def _run_chain(
 
 
 def chain_stderr(chain: Float64[np.ndarray, "sample batch lag"]) -> Float64[np.ndarray, "batch lag"]:
-    """Standard error of a chain's mean from its own autocorrelation (Geyer's initial positive sequence).
+    """Standard error of a chain's mean from its own autocorrelation (Geyer's initial monotone sequence).
 
     Sums of autocovariances at neighbouring lags 2k, 2k+1 are positive and falling for a reversible chain;
     the sum is cut where noise makes one negative, and never allowed to rise again.

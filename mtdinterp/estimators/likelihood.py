@@ -32,6 +32,12 @@ def lag_likelihoods(
     return likelihoods
 
 
+def uniform_for(likelihoods: Float64[Tensor, "batch step lag"]) -> Float64[Tensor, "batch lag"]:
+    """Uniform weights for every sequence: where every estimator starts."""
+    batch_size, _, order = likelihoods.shape
+    return torch.full((batch_size, order), 1 / order, dtype=torch.float64)
+
+
 def responsibilities_at(
     likelihoods: Float64[Tensor, "batch step lag"], weights: Float64[Tensor, "batch lag"]
 ) -> Float64[Tensor, "batch step lag"]:
@@ -58,7 +64,8 @@ def gradient_at(
 def uniform_weights(transition: ArrayLike, tokens: ArrayLike, order: int) -> Float64[Tensor, "batch lag"]:
     """The estimate before any evidence: 1/order for every lag."""
     sequence = as_tokens(tokens, as_transition(transition).shape[0])
-    order = check_order(order, sequence.shape[1] + 1)
+    if check_order(order) > sequence.shape[1]:
+        raise ValueError(f"order: expected at most the {sequence.shape[1]} tokens, got {order}")
     return torch.full((len(sequence), order), 1 / order, dtype=torch.float64)
 
 

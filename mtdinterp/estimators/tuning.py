@@ -33,9 +33,6 @@ class TunedRate:
     steps: int
     target: str
 
-    def __float__(self) -> float:
-        return self.learning_rate
-
 
 def tune_learning_rate(
     task: MTDTask,
@@ -55,7 +52,7 @@ def tune_learning_rate(
     return TunedRate(best, beta_from_learning_rate(best, task.order, length), kl, steps, target)
 
 
-def target_predictions(task: MTDTask, data: Sample, target: str) -> Float64[Tensor, "batch vocab"]:
+def _target_predictions(task: MTDTask, data: Sample, target: str) -> Float64[Tensor, "batch vocab"]:
     """The predictions that `target` names: the truth, or the Bayes-optimal ones."""
     if check_option("target", target, TARGETS) == "truth":
         return data.next_probs
@@ -64,7 +61,7 @@ def target_predictions(task: MTDTask, data: Sample, target: str) -> Float64[Tens
 
 
 def _objective(task: MTDTask, data: Sample, steps: int, target: str) -> Callable[[float], float]:
-    wanted = target_predictions(task, data, target)
+    wanted = _target_predictions(task, data, target)
     likelihoods = lag_likelihoods(task.transition, data.tokens, task.order)
 
     def mean_kl(learning_rate: float) -> float:
@@ -82,6 +79,8 @@ def minimise_on_grid(
     if len(points) < 3:
         raise ValueError(f"{name}: expected a grid of at least 3 values, got {len(points)}")
     values = [objective(point) for point in points]
+    if min(values) == max(values):
+        raise ValueError(f"{name}: the objective does not depend on it, so there is nothing to tune")
     best = int(np.argmin(values))
     if best in (0, len(points) - 1):
         raise ValueError(f"{name}: the optimum {points[best]:.4g} lies on the edge of the grid "

@@ -68,7 +68,7 @@ def position_scores(
     by_offset = torch.einsum("bqhd,hod->bhqo", p.contiguous(), rows).contiguous()
     batch, heads, n_queries, _ = by_offset.shape
     # `split`, not a slice: its backward is one concatenation instead of a fill and a copy.
-    _, by_key = by_offset.view(batch, heads, -1).split([n_queries, n_queries * n_keys], dim=-1)
+    _, by_key = by_offset.flatten(2).split([n_queries, n_queries * n_keys], dim=-1)
     return by_key.view(batch, heads, n_queries, n_keys)
 
 
@@ -81,7 +81,7 @@ def content_scores(
     batch, n_queries, heads, _ = q.shape
     queries = rearrange(q, "batch query head d -> (batch head) query d")
     keys = rearrange(k, "batch key head d -> (batch head) d key")
-    scores = torch.baddbmm(position.reshape(batch * heads, n_queries, -1), queries, keys)
+    scores = torch.baddbmm(position.reshape(batch * heads, n_queries, k.shape[1]), queries, keys)
     return scores.view(position.shape)
 
 
@@ -125,7 +125,7 @@ def _offsets_from_keys(
     """The change of shape of `position_scores`, undone: columns are padding, then offsets K-1 down to 0."""
     batch, heads, n_queries, n_keys = pattern.shape
     padding = pattern.new_zeros(batch, heads, n_queries)
-    flat = torch.cat([padding, pattern.reshape(batch, heads, -1)], dim=-1)
+    flat = torch.cat([padding, pattern.flatten(2)], dim=-1)
     return flat.view(batch, heads, n_queries, n_keys + 1)
 
 

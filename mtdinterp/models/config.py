@@ -23,9 +23,15 @@ class ModelConfig:
     architecture: ClassVar[str]
 
     def __post_init__(self) -> None:
-        check_count("vocab_size", self.vocab_size, minimum=2)
-        check_count("length", self.length)
-        check_count("n_layers", self.n_layers)
+        self._count("vocab_size", minimum=2)
+        self._count("length")
+        self._count("n_layers")
+        if not isinstance(self.exact_length, bool):
+            raise ValueError(f"exact_length: expected True or False, got {self.exact_length!r}")
+
+    def _count(self, name: str, minimum: int = 1) -> None:
+        """Check a field and keep it as a plain int, which JSON can hold."""
+        object.__setattr__(self, name, check_count(name, getattr(self, name), minimum))
 
     def to_dict(self) -> dict[str, Any]:
         return {"architecture": self.architecture, **asdict(self)}
@@ -53,9 +59,11 @@ class DisentangledConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("d_rel", self.d_rel)
-        for heads in self.heads_per_layer:
-            check_count("n_heads", heads)
+        self._count("d_rel")
+        if isinstance(self.n_heads, list | tuple):
+            object.__setattr__(self, "n_heads", tuple(check_count("n_heads", heads) for heads in self.n_heads))
+        else:
+            self._count("n_heads")
         if len(self.heads_per_layer) != self.n_layers:
             raise ValueError(f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}")
 
@@ -79,13 +87,15 @@ class StandardConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("n_heads", self.n_heads)
-        check_count("d_model", self.d_model)
+        self._count("n_heads")
+        self._count("d_model")
         if self.d_head is not None:
-            check_count("d_head", self.d_head)
+            self._count("d_head")
         elif self.d_model % self.n_heads:
             raise ValueError(f"d_model: expected a multiple of n_heads = {self.n_heads}, got {self.d_model}; "
                              "or give d_head")
+        for _, width in self.blocks:
+            check_count("blocks", width)
         if self.blocks and sum(width for _, width in self.blocks) != self.d_model:
             raise ValueError(f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
@@ -29,12 +29,12 @@ class LensConfig(TransformerLensConfig):
     """TransformerLens' configuration with the two switches its edge tools expect as well."""
 
     use_attn_in: bool = False
-    use_hook_mlp_in: bool = False
+    use_hook_mlp_in: bool = False  # kept for the tools that set it: hook_mlp_in fires whenever it is listened to
 
 
 def listening(hook: HookPoint) -> bool:
     """Whether anything is attached to a hook point, by TransformerLens or by torch itself."""
-    return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks)
+    return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks or hook._backward_pre_hooks)
 
 
 def tap(hook: HookPoint, value: Tensor, place: slice | None = None, width: int | None = None) -> Tensor:
@@ -77,12 +77,11 @@ class HookedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What queries, keys and values read, each [batch, pos, head, d], forked where a switch asks for it."""
         place, width = slice(0, stream.shape[-1]), self.cfg.d_model
-        if self.cfg.use_split_qkv_input:
-            forked = repeat(stream, "batch pos d -> batch pos head d", head=self.n_heads)
-            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-            q, k, v = (tap(hook, forked, place, width) for hook in hooks)
-            return q, k, v
         shared = stream[:, :, None].expand(-1, -1, self.n_heads, -1)
+        if self.cfg.use_split_qkv_input:
+            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+            q, k, v = (tap(hook, shared, place, width) for hook in hooks)
+            return q, k, v
         if self.cfg.use_attn_in:
             shared = tap(self.hook_attn_in, shared, place, width)
         return shared, shared, shared
@@ -136,9 +135,12 @@ class HookedBlock(nn.Module):
         self.hook_resid_post = HookPoint()  # [batch, pos, d_model]
 
     def forward(self, stream: Float[Tensor, "batch pos d"], last_only: bool, watched: bool) -> Tensor:
+        """The stream after the layer; `watched` says whether any hook point of the model is listened to."""
+        if not watched:
+            return self.unwatched(stream, last_only)
         width = self.cfg.d_model
         stream = tap(self.hook_resid_pre, stream, self.reads, width)
-        written = tap(self.hook_attn_out, self.attn(stream, last_only, watched), self.writes, width)
+        written = tap(self.hook_attn_out, self.attn(stream, last_only, watched=True), self.writes, width)
         stream = self.write(stream[:, -1:] if last_only else stream, written)
         place = slice(0, stream.shape[-1])
         if listening(self.hook_mlp_in) or listening(self.hook_mlp_out):
@@ -146,6 +148,10 @@ class HookedBlock(nn.Module):
             nothing = 0 * tap(self.hook_mlp_in, stream, place, width)
             stream = stream + tap(self.hook_mlp_out, nothing, place, width)
         return tap(self.hook_resid_post, stream, place, width)
+
+    def unwatched(self, stream: Tensor, last_only: bool) -> Tensor:
+        """The same layer when nobody looks."""
+        return self.write(stream[:, -1:] if last_only else stream, self.attn(stream, last_only, watched=False))
 
     def write(self, stream: Tensor, written: Tensor) -> Tensor:
         """How a layer's output enters the stream."""
@@ -197,11 +203,14 @@ class LensTransformer(HookedRootModule):
         """
         check_option("return_type", return_type, ("logits", "loss"))
         sequence = self.check_tokens(tokens)
+        if return_type == "loss" and (last_only or sequence.shape[1] < 2):
+            raise ValueError("return_type: the loss is over all positions but the last, so it needs two tokens or more "
+                             f"and last_only=False; got {sequence.shape[1]} and last_only={last_only}")
         # If anything listens anywhere, every layer is eager: runs that are compared take the same path.
         watched = any(map(listening, self.hook_points()))
         embedded = self.embed(sequence)
-        if listening(self.hook_embed) and torch.is_grad_enabled() and not embedded.requires_grad:
-            embedded.requires_grad_()  # one-hot embeddings are data, but attribution needs their gradient
+        if watched and torch.is_grad_enabled() and not embedded.requires_grad:
+            embedded.requires_grad_()  # one-hot embeddings are data, but backward hooks need a gradient to see
         stream = tap(self.hook_embed, embedded, slice(0, embedded.shape[-1]), self.cfg.d_model)
         for block in self.blocks[:-1]:
             stream = block(stream, False, watched)

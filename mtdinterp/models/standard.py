@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import StandardConfig
-from mtdinterp.models.lens import HookedAttention, HookedBlock, LensConfig, LensTransformer, Unembed, tap
+from mtdinterp.models.lens import HookedAttention, HookedBlock, LensConfig, LensTransformer, Unembed, listening, tap
 from mtdinterp.models.stream import Stream
 
 
@@ -50,7 +50,7 @@ class StandardAttention(HookedAttention):
         scaled = q / self.d_head**0.5
         content, position = self.attend(scaled, scaled, k, v, self.R_K, self.R_V, watched)
         z = tap(self.hook_z, content + position)
-        if self.cfg.use_attn_result:
+        if self.cfg.use_attn_result and listening(self.hook_result):
             return self.head_results(z)
         return torch.einsum("bphd,hdm->bpm", z, self.W_O)
 

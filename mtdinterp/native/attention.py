@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mtdinterp.native.build import load_library
+from mtdinterp.native.build import required_library
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -68,7 +68,7 @@ def _forward(q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, valu
     key_table, value_table = key_table.contiguous(), value_table.contiguous()
     out_v, out_r, stats = _empty_outputs(q, p, k, v, key_table, value_table)
     problem = _problem(q, p, k, v, key_table, value_table, stats)
-    _library().relative_attention_forward(
+    required_library().relative_attention_forward(
         ctypes.byref(problem), ctypes.byref(_operand(out_v)), ctypes.byref(_operand(out_r)))
     return out_v, out_r, stats
 
@@ -85,7 +85,7 @@ def _backward(
     tables = [torch.zeros(table.shape) for table in (key_table, value_table)]
     problem = _problem(q, p, k, v, key_table, value_table, stats)
     gradients = _Gradients(*map(_operand, (grad_v, grad_r, *results)), *(table.data_ptr() for table in tables))
-    _library().relative_attention_backward(ctypes.byref(problem), ctypes.byref(gradients))
+    required_library().relative_attention_backward(ctypes.byref(problem), ctypes.byref(gradients))
     return results[0], results[1], results[2], results[3], tables[0], tables[1]
 
 
@@ -114,12 +114,6 @@ def _differentiate(ctx: Any, grad_v: Tensor, grad_r: Tensor, _: Tensor) -> Grads
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
-
-
-def _library() -> ctypes.CDLL:
-    library = load_library()
-    assert library is not None, "use_kernels() says whether this may be called"
-    return library
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

@@ -50,6 +50,14 @@ def load_library() -> ctypes.CDLL | None:
         return None
 
 
+def required_library() -> ctypes.CDLL:
+    """The kernels, for code that is only reached where `use_kernels` said they are there."""
+    library = load_library()
+    if library is None:
+        raise BuildError("the compiled kernels are not available")
+    return library
+
+
 def library_path() -> Path:
     """Where the library for this machine is, after building it if need be."""
     compiler = find_compiler()

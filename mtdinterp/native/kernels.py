@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from mtdinterp.native.build import load_library
+from mtdinterp.native.build import required_library
 
 NODES = 8
 """Nodes the posterior kernel takes at a time; it wants a multiple."""
@@ -17,9 +17,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def _call(name: str, *arguments: np.ndarray | int) -> None:
-    library = load_library()
-    assert library is not None, "use_kernels() says whether this may be called"
-    getattr(library, name)(*(
+    getattr(required_library(), name)(*(
         _pointer(value) if isinstance(value, np.ndarray) else ctypes.c_int64(value) for value in arguments
     ))
 

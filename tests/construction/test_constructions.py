@@ -148,10 +148,12 @@ def test_bad_arguments_are_named():
     transition = dense_transition(5, 0)
     with pytest.raises(ValueError, match="order: expected less than the length 4, got 4"):
         one_step(transition, 4, 4, 5.0)
-    with pytest.raises(ValueError, match="beta: expected finite"):
+    with pytest.raises(ValueError, match="beta: expected a finite number, got nan"):
         one_step(transition, 3, 10, float("nan"))
     with pytest.raises(ValueError, match="delta: expected a number > 0, got -1"):
         two_step(transition, 3, 10, 1, 1, 1, 1, delta=-1)
+    with pytest.raises(ValueError, match="delta: expected at least 340 to mask such scores, got 100"):
+        two_step(transition, 3, 10, 1, 300, 1, 1)
     with pytest.raises(ValueError, match=r"d_model: expected at least 2·vocab \+ 2·order = 16, got 8"):
         one_step_standard(transition, 3, 10, 5.0, d_model=8)
     with pytest.raises(ValueError, match="target: expected one of truth, two_step; got 'two-step'; did you mean"):

@@ -6,9 +6,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference_posterior import expected_counts, likelihoods_by_loop, mean_by_counts, mean_by_paths
+from scipy.special import gammaln
 from strategies import Problem, problems
 
-from mtdinterp.estimators import exact_posterior_mean
+from mtdinterp.estimators import exact_posterior_mean, lag_likelihoods
 from mtdinterp.task import MTDTask
 
 CONCENTRATIONS = [0.1, 0.5, 1.0, 3.0]
@@ -92,7 +93,7 @@ def test_a_sequence_does_not_depend_on_its_batch():
 
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
     with pytest.raises(
-        ValueError, match=r"need at least \d+ nodes a dimension, [\d,]+ in all.*max_nodes is 500"
+        ValueError, match=r"need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; max_nodes is 500"
     ):
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)
 
@@ -107,3 +108,38 @@ def test_a_deterministic_matrix_gives_the_laplace_rule():
     """Under the identity, 0 1 0 1 can only copy lag 2, twice: the posterior is Dirichlet(1, 3)."""
     result = exact_posterior_mean(torch.eye(2), [[0, 1, 0, 1]], 2)
     assert (result - torch.tensor([[0.25, 0.75]], dtype=torch.float64)).abs().max() < 1e-15
+
+
+def mean_of_two_lags(likelihoods: torch.Tensor, alpha: tuple[float, float]) -> float:
+    """E[w_1 | tokens] for two lags: the likelihood as a polynomial over the count of lag 1, in logarithms."""
+    log = np.full(len(likelihoods) + 1, -np.inf)
+    log[0] = 0.0
+    for first, second in likelihoods.log().numpy():
+        shifted = np.concatenate([[-np.inf], log[:-1]])
+        log = np.logaddexp(shifted + first, log + second)
+    count, total = np.arange(len(log)), len(log) - 1
+    log += gammaln(alpha[0] + count) + gammaln(alpha[1] + total - count)
+    weight = np.exp(log - log.max())
+    return float((weight * (alpha[0] + count) / (sum(alpha) + total)).sum() / weight.sum())
+
+
+@pytest.mark.parametrize("alpha", [(0.1, 0.1), (0.1, 3.0), (0.01, 0.1), (1.0, 1.0), (100.0, 100.0), (1e4, 1e4)])
+@pytest.mark.parametrize("length", [8, 300, 1500])
+def test_long_sequences_and_any_concentration_keep_the_tolerance(alpha, length):
+    """Where rules from library routines lose digits: many nodes, exponents far from zero."""
+    task = MTDTask.random(5, 2, seed=1)
+    tokens = task.sample(2, length, seed=length).tokens
+    means = exact_posterior_mean(task.transition, tokens, 2, concentration=alpha)
+    for row, mean in zip(lag_likelihoods(task.transition, tokens, 2), means, strict=True):
+        assert abs(mean[0].item() - mean_of_two_lags(row, alpha)) <= 1e-10
+
+
+def test_both_implementations_of_the_likelihood_agree(monkeypatch):
+    for order, length in ((1, 5), (2, 9), (3, 130), (4, 40), (5, 20), (7, 12)):
+        task = MTDTask.random(4, order, seed=order)
+        tokens = task.sample(3, length, seed=0).tokens
+        means = []
+        for kernel in ("eager", "fused"):
+            monkeypatch.setenv("MTDINTERP_KERNEL", kernel)
+            means.append(exact_posterior_mean(task.transition, tokens, order))
+        assert (means[0] - means[1]).abs().max() <= 1e-13

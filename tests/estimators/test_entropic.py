@@ -1,4 +1,4 @@
-"""Entropy-regularised maximum likelihood: stationarity, its two limits, and which sign helps (erratum 4)."""
+"""Entropy-regularised maximum likelihood: stationarity, its two limits, and which sign helps."""
 
 import pytest
 import torch

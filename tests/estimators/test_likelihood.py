@@ -37,7 +37,7 @@ def test_a_case_worked_by_hand():
 
 
 def test_the_prediction_is_for_the_token_after_the_last():
-    """After 1 1 0, lag 1 is the last token 0 and lag 2 is the 1 before it (design, erratum 1)."""
+    """After 1 1 0, lag 1 is the last token 0 and lag 2 is the 1 before it."""
     prediction = predict_next(TRANSITION, [[1, 1, 0]], [[0.9, 0.1]])
     assert prediction[0].tolist() == pytest.approx([0.9 * 0.2 + 0.1 * 0.6, 0.9 * 0.8 + 0.1 * 0.4], abs=1e-15)
 

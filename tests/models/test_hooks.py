@@ -291,3 +291,26 @@ def test_weights_go_by_their_transformer_lens_names(model):
     assert not model.accumulated_bias(2).any()
     assert [layer for layer, _ in model.blocks_with("attn")] == [0, 1]
     assert model.blocks_with("mlp") == []
+
+
+def test_backward_hooks_fire_at_every_point_of_the_first_layer(model, clean):
+    """Without anyone listening to the embedding: one-hot tokens need a gradient all the same."""
+    for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v", "attn.hook_q", "hook_attn_out", "hook_resid_post"):
+        seen = []
+        with model.hooks(bwd_hooks=[(f"blocks.0.{point}", lambda grad, hook: seen.append(grad) and None)]):  # noqa: B023
+            model(clean).square().sum().backward()
+        assert len(seen) == 1, point
+        assert seen[0].abs().sum() > 0, point
+    model.zero_grad()
+
+
+def test_an_empty_batch_gives_an_empty_answer(model):
+    for last_only in (False, True):
+        assert model(torch.zeros(0, 6, dtype=torch.long), last_only=last_only).shape[0] == 0
+
+
+def test_the_loss_needs_a_next_token(model, clean):
+    for arguments in ({"last_only": True}, {}):
+        tokens = clean if arguments else clean[:, :1]
+        with pytest.raises(ValueError, match="return_type: the loss is over all positions but the last"):
+            model(tokens, return_type="loss", **arguments)
