@@ -1,16 +1,25 @@
 """What is measured: one function a group, each returning lines of the table."""
 
+import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtdinterp.bench.measure import Measurement, interleaved_seconds, peak_megabytes
-from mtdinterp.bench.reference import disentangled_forward
+from mtdinterp.bench.reference import disentangled_forward, standard_forward
 from mtdinterp.checks import check_option
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, relative_attention
-from mtdinterp.task import MTDTask
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    LensTransformer,
+    StandardConfig,
+    StandardTransformer,
+)
+from mtdinterp.models.attention import eager_relative_attention
+from mtdinterp.task import MTDTask, Sample
 
 VOCAB_SIZE = 5
 
@@ -20,7 +29,7 @@ def sampler(quick: bool) -> list[Measurement]:
     task = MTDTask.random(VOCAB_SIZE, order=4, seed=0)
     seconds = interleaved_seconds({"sample": lambda: task.sample(4096, 64, seed=1)}, 10 if quick else 40)
     rate = 4096 * 64 / seconds["sample"] / 1e6
-    return [Measurement("sampler, batch 4096, T = 64", rate, "million tokens/s", aim=20)]
+    return [Measurement("sampler, batch 4096, T = 64", rate, "million tokens/s", aim=50)]
 
 
 def posterior(quick: bool) -> list[Measurement]:
@@ -49,48 +58,89 @@ def posterior(quick: bool) -> list[Measurement]:
             Measurement(f"exact Bayes, {where}", seconds["exact"] / batch_size * 1e3, "ms/sequence"),
             Measurement(f"Gibbs 200+2000, {where}", seconds["gibbs"] / batch_size * 1e3, "ms/sequence"),
             Measurement(f"exact Bayes over Gibbs, {where}", seconds["gibbs"] / seconds["exact"], "× faster", aim),
-            Measurement(f"largest error of exact Bayes, {where}", _max_error(found["exact"], truth), ""),
+            Measurement(f"exact Bayes against tolerance 1e-11, {where}", _max_error(found["exact"], truth), ""),
             Measurement(f"largest error of Gibbs, {where}", _max_error(found["gibbs"], truth), ""),
         ]
     return lines
 
 
+STEPS = (
+    ("disentangled", 64, 128, {"eager": 2.0, "fused": 10.0}),
+    ("disentangled", 256, 32, {"eager": 2.0, "fused": 15.0}),
+    ("standard", 64, 128, {"eager": None, "fused": 5.0}),
+)
+"""Architecture, length, batch size, and how many times faster than the reference the project aims to be."""
+
+
 def training_step(quick: bool) -> list[Measurement]:
     """Forward and backward with the loss at the last position, against gather-and-einsum at all positions."""
     lines = []
-    for length, batch_size in ((64, 128), (256, 32)):
-        task = MTDTask.random(VOCAB_SIZE, order=4, seed=0)
-        data = task.sample(batch_size, length, seed=1)
-        target = data.next_probs.float()
-        model = DisentangledTransformer(DisentangledConfig(vocab_size=VOCAB_SIZE, length=length, d_rel=4))
-        tokens = data.tokens
-
-        def step(forward: Callable[[], Tensor], model: torch.nn.Module = model, target: Tensor = target) -> None:
-            model.zero_grad(set_to_none=True)
-            (forward() - target).square().sum(-1).mean().backward()
-
-        def reference(model: DisentangledTransformer = model, tokens: Tensor = tokens) -> Tensor:
-            return disentangled_forward(model, tokens)[:, -1]
-
-        def ours(model: DisentangledTransformer = model, tokens: Tensor = tokens) -> Tensor:
-            return model(tokens, last_only=True)
-
-        actions = {"reference": lambda step=step, f=reference: step(f), "model": lambda step=step, f=ours: step(f)}
+    for name, length, batch_size, aims in STEPS:
+        data = MTDTask.random(VOCAB_SIZE, order=4, seed=0).sample(batch_size, length, seed=1)
+        model, reference = _model(name, length)
+        actions = {
+            "reference": _step(model, reference, data),
+            "eager": _eagerly(_step(model, _last_output, data)),
+            "fused": _step(model, _last_output, data),
+        }
         seconds = interleaved_seconds(actions, 5 if quick else 20)
-        where = f"T = {length}, batch {batch_size}"
-        lines += [
-            Measurement(f"reference step, {where}", seconds["reference"] * 1e3, "ms"),
-            Measurement(f"training step, {where}", seconds["model"] * 1e3, "ms"),
-            Measurement(f"training step over reference, {where}", seconds["reference"] / seconds["model"],
-                        "× faster", aim=2.0),
-            Measurement(f"peak memory of the reference, {where}", peak_megabytes(actions["reference"]), "MB"),
-            Measurement(f"peak memory of the step, {where}", peak_megabytes(actions["model"]), "MB"),
-        ]
+        where = f"{name}, T = {length}, batch {batch_size}"
+        lines += [Measurement(f"{kind} step, {where}", seconds[kind] * 1e3, "ms") for kind in actions]
+        for kind, aim in aims.items():
+            ratio = seconds["reference"] / seconds[kind]
+            lines.append(Measurement(f"{kind} step over reference, {where}", ratio, "× faster", aim))
+        for kind, action in actions.items():
+            lines.append(Measurement(f"peak memory of the {kind} step, {where}", peak_megabytes(action), "MB"))
     return lines
 
 
+Output = Callable[[Any, Tensor], Tensor]
+"""The output at the last position, from a model and tokens."""
+
+
+def _last_output(model: Any, tokens: Tensor) -> Tensor:
+    return model(tokens, last_only=True)
+
+
+def _model(name: str, length: int) -> tuple[LensTransformer, Output]:
+    """A fresh model, and its last output by the obvious implementation at all positions."""
+    if name == "disentangled":
+        config = DisentangledConfig(vocab_size=VOCAB_SIZE, length=length, d_rel=4)
+        return DisentangledTransformer(config), lambda model, tokens: disentangled_forward(model, tokens)[:, -1]
+    standard = StandardTransformer(StandardConfig(vocab_size=VOCAB_SIZE, length=length))
+    return standard, lambda model, tokens: standard_forward(model, tokens)[:, -1]
+
+
+def _step(model: LensTransformer, output: Output, data: Sample) -> Callable[[], None]:
+    """One forward and backward pass of the mean squared error at the last position."""
+    target = data.next_probs.float()
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        (output(model, data.tokens) - target).square().sum(-1).mean().backward()
+
+    return step
+
+
+def _eagerly(action: Callable[[], Any]) -> Callable[[], Any]:
+    """The action without compiled kernels."""
+
+    def run() -> Any:
+        before = os.environ.get("MTDINTERP_KERNEL")
+        os.environ["MTDINTERP_KERNEL"] = "eager"
+        try:
+            return action()
+        finally:
+            if before is None:
+                del os.environ["MTDINTERP_KERNEL"]
+            else:
+                os.environ["MTDINTERP_KERNEL"] = before
+
+    return run
+
+
 def hooks(quick: bool) -> list[Measurement]:
-    """What the hook points cost when nobody listens, and what a full cache costs."""
+    """What the hook points cost when nobody listens, and what a full cache costs, with eager attention."""
     task = MTDTask.random(VOCAB_SIZE, order=4, seed=0)
     tokens = task.sample(128, 64, seed=1).tokens
     model = DisentangledTransformer(DisentangledConfig(vocab_size=VOCAB_SIZE, length=64, d_rel=4)).eval()
@@ -101,19 +151,16 @@ def hooks(quick: bool) -> list[Measurement]:
         h = model.embed.identity[tokens]
         for attn in model.attention:
             x = h[:, :, None]
-            parts = relative_attention(torch.einsum("bphd,hde->bphe", x, attn.W_A), x, x, x, attn.R_A, attn.R_V)
-            h = torch.cat([h, torch.cat(parts, dim=-1).flatten(2)], dim=-1)
+            q = torch.einsum("bphd,hde->bphe", x, attn.W_A)
+            written = torch.cat(eager_relative_attention(q, x, x, x, attn.R_A, attn.R_V), dim=-1)
+            h = torch.cat([h, written.flatten(2)], dim=-1)
         return h @ model.W_U
 
     with torch.no_grad():
-        seconds = interleaved_seconds(
-            {"bare": bare, "model": lambda: model(tokens), "cache": lambda: model.run_with_cache(tokens)},
-            10 if quick else 40,
-        )
-    return [
-        Measurement("idle hook points, forward at T = 64", 100 * (seconds["model"] / seconds["bare"] - 1), "% slower"),
-        Measurement("caching every hook point", 100 * (seconds["cache"] / seconds["bare"] - 1), "% slower"),
-    ]
+        plain, caching = _eagerly(lambda: model(tokens)), _eagerly(lambda: model.run_with_cache(tokens))
+        seconds = interleaved_seconds({"bare": bare, "plain": plain, "caching": caching}, 10 if quick else 40)
+    names = {"plain": "idle hook points, forward at T = 64", "caching": "caching every hook point"}
+    return [Measurement(name, 100 * (seconds[key] / seconds["bare"] - 1), "% on top") for key, name in names.items()]
 
 
 def _max_error(estimate: Tensor, truth: Tensor) -> float:

@@ -35,7 +35,7 @@ typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
 
 inline Vec load(const float* from) { Vec x; std::memcpy(&x, from, sizeof x); return x; }
 inline void store(float* to, Vec x) { std::memcpy(to, &x, sizeof x); }
-inline Vec splat(float x) { return Vec{} + x; }
+inline Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x}; }
 inline int padded(int n, int to = WIDTH) { return (n + to - 1) / to * to; }
 
 inline float sum(Vec x) {

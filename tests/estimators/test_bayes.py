@@ -92,9 +92,8 @@ def test_a_sequence_does_not_depend_on_its_batch():
 
 
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
-    with pytest.raises(
-        ValueError, match=r"need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; max_nodes is 500"
-    ):
+    message = "need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; max_nodes is 500"
+    with pytest.raises(ValueError, match=message):
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)
 
 

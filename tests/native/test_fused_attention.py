@@ -1,0 +1,191 @@
+"""The fused operators against the eager ones in float64: values, gradients, and every awkward input."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.models.attention import eager_relative_attention, relative_attention
+from mtdinterp.native.attention import fused_relative_attention
+from mtdinterp.native.layer import fused_disentangled_layer
+
+NAMES = ("q", "p", "k", "v", "key_table", "value_table")
+
+
+def operands(batch, heads, n_queries, n_keys, length, widths, seed, scale=1.0):
+    """Random float32 inputs; `scale` is the size of the scores."""
+    generator = torch.Generator().manual_seed(seed)
+    d_key, d_pos, d_value, d_rel = widths
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    return (normal(batch, n_queries, heads, d_key) * scale / d_key**0.5,
+            normal(batch, n_queries, heads, d_pos) * scale / d_pos**0.5,
+            normal(batch, n_keys, heads, d_key), normal(batch, n_keys, heads, d_value),
+            normal(heads, length, d_pos), normal(heads, length, d_rel))
+
+
+def outputs_and_gradients(function, inputs, seed):
+    """Both outputs and the gradients of a random linear function of them."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    outputs = function(*leaves)
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.randn(output.shape, generator=generator).to(output.dtype) for output in outputs]
+    gradients = torch.autograd.grad(outputs, leaves, weights)
+    return [*outputs, *gradients]
+
+
+def relative_errors(results, expected):
+    """Per tensor, the largest error relative to the largest entry; a float32 result against a float64 one."""
+    return [((got.double() - wanted).abs().max() / wanted.abs().max().clamp_min(1e-3)).item()
+            for got, wanted in zip(results, expected, strict=True)]
+
+
+@given(data=st.data())
+def test_values_and_all_gradients_equal_the_eager_ones(data):
+    n_keys = data.draw(st.integers(1, 300))
+    n_queries = data.draw(st.sampled_from([n_keys, 1, data.draw(st.integers(1, n_keys))]))
+    widths = [data.draw(st.integers(1, 140)) for _ in range(4)]
+    batch, heads = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    inputs = operands(batch, heads, n_queries, n_keys, n_keys + data.draw(st.integers(0, 3)), widths,
+                      data.draw(st.integers(0, 2**31)))
+    fused = outputs_and_gradients(fused_relative_attention, inputs, seed=0)
+    eager = outputs_and_gradients(eager_relative_attention, [x.double() for x in inputs], seed=0)
+    assert max(relative_errors(fused, eager)) <= 5e-6
+
+
+@given(data=st.data())
+def test_large_scores_are_as_accurate_as_eager_float32(data):
+    """At scores of ±100 a float32 score is rounded to 8e-6 already, in any implementation."""
+    n_keys, widths = data.draw(st.integers(2, 100)), [data.draw(st.integers(1, 40)) for _ in range(4)]
+    inputs = operands(2, 1, n_keys, n_keys, n_keys, widths, data.draw(st.integers(0, 2**31)), scale=30.0)
+    exact = outputs_and_gradients(eager_relative_attention, [x.double() for x in inputs], seed=0)
+    fused = relative_errors(outputs_and_gradients(fused_relative_attention, inputs, seed=0), exact)
+    eager = relative_errors(outputs_and_gradients(eager_relative_attention, inputs, seed=0), exact)
+    assert max(fused) <= 5e-6 + 4 * max(eager)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 130])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_gives_the_same_numbers_and_the_same_bits_again(batch, threads):
+    inputs = operands(batch, 2, 19, 19, 20, (5, 7, 3, 4), seed=1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        first = outputs_and_gradients(fused_relative_attention, inputs, seed=2)
+        for _ in range(3):
+            again = outputs_and_gradients(fused_relative_attention, inputs, seed=2)
+            assert all(torch.equal(left, right) for left, right in zip(first, again, strict=True))
+    finally:
+        torch.set_num_threads(before)
+    expected = outputs_and_gradients(eager_relative_attention, [x.double() for x in inputs], seed=2)
+    assert max(relative_errors(first, expected)) <= 5e-6
+
+
+def test_strided_offset_and_expanded_inputs_mean_what_they_show():
+    base = operands(3, 1, 12, 12, 14, (6, 6, 6, 4), seed=3)
+    q, p, k, v, key_table, value_table = base
+    h = torch.randn(4, 30, 8)[1:, 5:17, 2:]  # an offset view with gaps
+    views = (q.transpose(1, 2).contiguous().transpose(1, 2).expand(-1, -1, 3, -1), h[:, :, None].expand(-1, -1, 3, -1),
+             h[:, :, None].expand(-1, -1, 3, -1), h.flip(-1)[:, :, None].expand(-1, -1, 3, -1),
+             key_table.expand(3, -1, -1), torch.randn(3, 4, 14).transpose(1, 2))
+    fused = outputs_and_gradients(fused_relative_attention, views, seed=4)
+    eager = outputs_and_gradients(eager_relative_attention, [x.double() for x in views], seed=4)
+    assert max(relative_errors(fused, eager)) <= 5e-6
+    with torch.no_grad():  # without the copies that leaves make
+        direct = fused_relative_attention(*views)
+    assert torch.equal(direct[0], fused[0])
+    assert torch.equal(direct[1], fused[1])
+
+
+def row_by_row(q, p, k, v, key_table, value_table):
+    """The definition, one query at a time with nothing of the future in reach."""
+    rows = [eager_relative_attention(q[:, i : i + 1], p[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], key_table, value_table)
+            for i in range(q.shape[1])]
+    return [torch.cat(parts, dim=1) for parts in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_finite_reaches_whatever_depends_on_it(bad, name):
+    """At least where the definition says, at most where the eager implementation lets it."""
+    inputs = list(operands(2, 1, 9, 9, 9, (3, 4, 5, 2), seed=5))
+    index = NAMES.index(name)
+    inputs[index][(0, 4, 0, 1) if index < 4 else (0, 3, 1)] = bad
+    results = (fused_relative_attention(*inputs), eager_relative_attention(*inputs), row_by_row(*inputs))
+    for fused, eager, truth in zip(*results, strict=True):
+        assert not (truth.isnan() & ~fused.isnan()).any()
+        assert not (fused.isnan().any(-1) & ~eager.isnan().any(-1)).any()
+        known = ~fused.isnan()
+        assert torch.allclose(fused[known], truth[known], atol=1e-5)
+
+
+def test_an_empty_batch_and_other_dtypes_take_the_eager_path():
+    inputs = operands(0, 1, 4, 4, 4, (3, 3, 3, 2), seed=0)
+    assert relative_attention(*inputs)[0].shape == (0, 4, 1, 3)
+    doubled = [x.double() for x in operands(1, 1, 4, 4, 4, (3, 3, 3, 2), seed=0)]
+    assert relative_attention(*doubled)[0].dtype == torch.float64
+
+
+def test_a_second_derivative_is_refused_clearly():
+    inputs = [x.requires_grad_() for x in operands(1, 1, 4, 4, 4, (3, 3, 3, 2), seed=0)]
+    (gradient,) = torch.autograd.grad(fused_relative_attention(*inputs)[0].sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="relative_attention_backward"):
+        gradient.sum().backward()
+
+
+def test_the_operators_are_registered_properly():
+    """PyTorch's own checks: schema, fake tensors, autograd registration."""
+    inputs = tuple(x.requires_grad_() for x in operands(2, 2, 5, 5, 6, (3, 4, 5, 2), seed=6))
+    torch.library.opcheck(torch.ops.mtdinterp.relative_attention.default, inputs)
+    stream, tables = torch.randn(2, 5, 3, requires_grad=True), (torch.randn(1, 3, 3), torch.randn(1, 5, 3), torch.randn(1, 5, 2))
+    arguments = (stream, *(table.requires_grad_() for table in tables), False)
+    torch.library.opcheck(torch.ops.mtdinterp.disentangled_layer.default, arguments)
+
+
+@given(data=st.data())
+def test_a_whole_layer_equals_its_parts(data):
+    batch, heads, length = (data.draw(st.integers(1, n)) for n in (4, 3, 90))
+    d_in, d_rel, last_only = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 9)), data.draw(st.booleans())
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    inputs = [normal(batch, length, d_in), normal(heads, d_in, d_in) / d_in, normal(heads, length + 1, d_in) / d_in**0.5,
+              normal(heads, length + 1, d_rel)]
+
+    def fused(stream, W_A, R_A, R_V):
+        return (fused_disentangled_layer(stream, W_A, R_A, R_V, last_only),)
+
+    def parts(stream, W_A, R_A, R_V):
+        shared = stream[:, :, None].expand(-1, -1, heads, -1)
+        here = shared[:, -1:] if last_only else shared
+        q = torch.einsum("bphd,hde->bphe", here, W_A)
+        written = torch.cat(eager_relative_attention(q, here, shared, shared, R_A, R_V), dim=-1)
+        return (torch.cat([here[:, :, 0], written.flatten(2)], dim=-1),)
+
+    got = outputs_and_gradients(fused, inputs, seed=1)
+    wanted = outputs_and_gradients(parts, [x.double() for x in inputs], seed=1)
+    assert max(relative_errors(got, wanted)) <= 5e-6
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        DisentangledTransformer(DisentangledConfig(vocab_size=5, length=40, n_heads=(2, 1, 2), d_rel=3)),
+        StandardTransformer(StandardConfig(vocab_size=5, length=40, n_heads=2)),
+    ],
+    ids=["disentangled", "standard"],
+)
+def test_models_give_the_same_with_either_kernel(model, last_only, monkeypatch):
+    tokens = torch.randint(5, (6, 33), generator=torch.Generator().manual_seed(0))
+    results = []
+    for kernel in ("fused", "eager"):
+        monkeypatch.setenv("MTDINTERP_KERNEL", kernel)
+        outputs = model(tokens, last_only=last_only)
+        results.append([outputs, *torch.autograd.grad(outputs.square().sum(), tuple(model.parameters()))])
+    assert max(relative_errors(results[0], [x.double() for x in results[1]])) <= 1e-5
