@@ -97,13 +97,14 @@ def test_two_processes_build_once_and_both_get_it(fresh):
 @pytest.mark.slow
 def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
     """The same tests with AddressSanitizer and UndefinedBehaviorSanitizer compiled in."""
-    compiler = build.find_compiler()
-    runtime = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    # The C++ runtime comes along, or the sanitizer does not find the exceptions that torch throws.
+    runtimes = [subprocess.run([*build.find_compiler(), f"-print-file-name={name}"], capture_output=True, text=True,
+                               check=True).stdout.strip() for name in ("libasan.so", "libstdc++.so")]
     environment = {
         **os.environ,
         "MTDINTERP_CACHE": str(tmp_path),
         "MTDINTERP_CXXFLAGS": "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all",
-        "LD_PRELOAD": runtime.stdout.strip(),
+        "LD_PRELOAD": " ".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
     tests = ["tests/native/test_fused_attention.py", "tests/test_task.py",
