@@ -85,8 +85,8 @@ def test_the_key_depends_on_sources_compiler_and_flags(monkeypatch):
 @pytest.mark.slow
 def test_two_processes_build_once_and_both_get_it(fresh):
     code = "from mtdinterp.native.build import library_path; print(library_path())"
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                 for _ in range(2)]
+    command = [sys.executable, "-c", code]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     results = [process.communicate() for process in processes]
     assert len({out for out, _ in results}) == 1
     assert sum("compiling kernels" in err for _, err in results) == 1

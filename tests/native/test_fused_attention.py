@@ -85,8 +85,7 @@ def test_any_number_of_threads_gives_the_same_numbers_and_the_same_bits_again(ba
 
 
 def test_strided_offset_and_expanded_inputs_mean_what_they_show():
-    base = operands(3, 1, 12, 12, 14, (6, 6, 6, 4), seed=3)
-    q, p, k, v, key_table, value_table = base
+    q, _, _, _, key_table, _ = operands(3, 1, 12, 12, 14, (6, 6, 6, 4), seed=3)
     h = torch.randn(4, 30, 8)[1:, 5:17, 2:]  # an offset view with gaps
     views = (q.transpose(1, 2).contiguous().transpose(1, 2).expand(-1, -1, 3, -1), h[:, :, None].expand(-1, -1, 3, -1),
              h[:, :, None].expand(-1, -1, 3, -1), h.flip(-1)[:, :, None].expand(-1, -1, 3, -1),
@@ -102,8 +101,10 @@ def test_strided_offset_and_expanded_inputs_mean_what_they_show():
 
 def row_by_row(q, p, k, v, key_table, value_table):
     """The definition, one query at a time with nothing of the future in reach."""
-    rows = [eager_relative_attention(q[:, i : i + 1], p[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], key_table, value_table)
-            for i in range(q.shape[1])]
+    rows = []
+    for i in range(q.shape[1]):
+        here, seen = slice(i, i + 1), slice(0, i + 1)
+        rows.append(eager_relative_attention(q[:, here], p[:, here], k[:, seen], v[:, seen], key_table, value_table))
     return [torch.cat(parts, dim=1) for parts in zip(*rows, strict=True)]
 
 
@@ -140,8 +141,8 @@ def test_the_operators_are_registered_properly():
     """PyTorch's own checks: schema, fake tensors, autograd registration."""
     inputs = tuple(x.requires_grad_() for x in operands(2, 2, 5, 5, 6, (3, 4, 5, 2), seed=6))
     torch.library.opcheck(torch.ops.mtdinterp.relative_attention.default, inputs)
-    stream, tables = torch.randn(2, 5, 3, requires_grad=True), (torch.randn(1, 3, 3), torch.randn(1, 5, 3), torch.randn(1, 5, 2))
-    arguments = (stream, *(table.requires_grad_() for table in tables), False)
+    layer = (torch.randn(2, 5, 3), torch.randn(1, 3, 3), torch.randn(1, 5, 3), torch.randn(1, 5, 2))
+    arguments = (*(tensor.requires_grad_() for tensor in layer), False)
     torch.library.opcheck(torch.ops.mtdinterp.disentangled_layer.default, arguments)
 
 
@@ -154,8 +155,8 @@ def test_a_whole_layer_equals_its_parts(data):
     def normal(*shape):
         return torch.randn(shape, generator=generator)
 
-    inputs = [normal(batch, length, d_in), normal(heads, d_in, d_in) / d_in, normal(heads, length + 1, d_in) / d_in**0.5,
-              normal(heads, length + 1, d_rel)]
+    inputs = [normal(batch, length, d_in), normal(heads, d_in, d_in) / d_in,
+              normal(heads, length + 1, d_in) / d_in**0.5, normal(heads, length + 1, d_rel)]
 
     def fused(stream, W_A, R_A, R_V):
         return (fused_disentangled_layer(stream, W_A, R_A, R_V, last_only),)
