@@ -25,6 +25,7 @@ SOURCES = Path(__file__).parent
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fopenmp")
 FLAGS = {
     "attention.cpp": ("-ffp-contract=fast",),
+    "layer.cpp": ("-ffp-contract=fast",),
     "posterior.cpp": ("-ffp-contract=fast",),
     "sampler.cpp": ("-ffp-contract=off",),  # must round as NumPy does
 }
@@ -157,8 +158,8 @@ def _run(command: list[str]) -> None:
 
 def _key(compiler: tuple[str, ...], extra: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for name in sorted(FLAGS):
-        digest.update((SOURCES / name).read_bytes())
+    for source in sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h")):
+        digest.update(source.read_bytes())
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
     for part in (compiler, version, COMMON_FLAGS, sorted(FLAGS.items()), TARGETS, extra, _processor()):
         digest.update(repr(part).encode())
