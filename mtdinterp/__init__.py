@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mtdinterp.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+    from mtdinterp.checkpoint_files import CheckpointError
+    from mtdinterp.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
     from mtdinterp.task import MTDTask, Sample
 
 __version__ = "0.1.0"
@@ -17,7 +18,7 @@ _HOME = {
     "MTDTask": "mtdinterp.task",
     "Sample": "mtdinterp.task",
     "Checkpoint": "mtdinterp.checkpoints",
-    "CheckpointError": "mtdinterp.checkpoints",
+    "CheckpointError": "mtdinterp.checkpoint_files",
     "load_checkpoint": "mtdinterp.checkpoints",
     "save_checkpoint": "mtdinterp.checkpoints",
 }

@@ -1,10 +1,7 @@
 """Checkpoints: a directory that holds a model, the task it belongs to, and how it came to be.
 
-    config.json        schema version, model, task, recipe, seeds, versions
-    model.safetensors  the parameters
-    history.jsonl      one evaluation a line (only where there was training)
-
-Loading reads JSON and tensors and never executes anything from the directory.
+`checkpoint_files` says which files those are. Loading reads JSON and tensors and never executes anything from
+the directory.
 """
 
 import json
@@ -23,6 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from mtdinterp import __version__
+from mtdinterp.checkpoint_files import (
+    CONFIG,
+    HISTORY,
+    SCHEMA,
+    WEIGHTS,
+    CheckpointError,
+    check_replaceable,
+    read_config,
+)
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -31,15 +37,6 @@ from mtdinterp.models import (
     StandardTransformer,
 )
 from mtdinterp.task import MTDTask
-
-SCHEMA = 1
-CONFIG, WEIGHTS, HISTORY = "config.json", "model.safetensors", "history.jsonl"
-FILES = {CONFIG, WEIGHTS, HISTORY, "training.pt"}
-"""All that a checkpoint directory may hold; one with anything else in it is never replaced."""
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or written, with the reason in one sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +97,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = Path(path).expanduser()
     if not source.is_dir():
         raise CheckpointError(f"{source}: no such checkpoint directory")
-    config = _read_config(source)
+    config = read_config(source)
     try:
         model = _build_model(config["model"])
         task = MTDTask(**config["task"])
@@ -111,18 +108,6 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
         raise CheckpointError(f"{source / CONFIG}: {error}") from error
     _load_weights(model, source / WEIGHTS)
     return Checkpoint(model.eval(), task, config, _read_history(source / HISTORY), source)
-
-
-def check_replaceable(target: Path) -> None:
-    """Refuse a place where writing a checkpoint would destroy something that is not one."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not target.is_dir():
-        raise CheckpointError(f"{target}: expected a directory, got a file")
-    foreign = sorted({entry.name for entry in target.iterdir()} - FILES)
-    if foreign:
-        raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint; it holds {foreign[0]}")
-    _read_config(target)
 
 
 def _check_pair(model: LensTransformer, task: MTDTask) -> None:
@@ -139,19 +124,6 @@ def _build_model(values: Mapping[str, Any]) -> LensTransformer:
     if architecture == StandardConfig.architecture:
         return StandardTransformer(StandardConfig.from_dict(values))
     raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
-
-
-def _read_config(source: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((source / CONFIG).read_text())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{source}: not a checkpoint, {CONFIG} is missing") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{source / CONFIG}: not readable as JSON ({error})") from error
-    if not isinstance(config, dict) or config.get("schema") != SCHEMA:
-        found = config.get("schema") if isinstance(config, dict) else type(config).__name__
-        raise CheckpointError(f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r}")
-    return config
 
 
 def _read_history(path: Path) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["construct", "--order", "1"], "expected an integer ≥ 2, got 1"),
         (["construct", "--beta", "nan"], "--beta: expected a finite number, got 'nan'"),
         (["construct", "--delta", "-1"], "--delta: expected a number > 0, got -1"),
-        (["construct", "--out", "pyproject.toml"], "expected a directory"),
+        (["construct", "--out", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
+        (["construct", "--out", "tests"], "expected a new or empty directory, or a checkpoint; it holds"),
         (["construct", "--target", "truth"], "--target is for tuning the 5-layer construction"),
         (["construct", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
         (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
@@ -92,29 +93,14 @@ def test_construct_prints_a_table_and_progress_apart_from_it():
     assert result.stderr.splitlines() == ["importing …", "tuning …", "comparing …"]
 
 
-def test_what_the_library_refuses_is_one_sentence_too(tmp_path, capsys):
-    (tmp_path / "notes.txt").write_text("not a checkpoint")
-    code = main(
-        [
-            "construct",
-            "--order",
-            "2",
-            "--length",
-            "9",
-            "--sequences",
-            "10",
-            "--beta",
-            "5",
-            "--json",
-            "--out",
-            str(tmp_path),
-        ]
-    )
+def test_what_the_library_refuses_is_one_sentence_too(capsys):
+    """Each flag is good by itself; together they are too much for the mask."""
+    code = main(["construct", "--order", "2", "--length", "9", "--layers", "5", "--constants", "1", "500", "1", "1"])
     captured = capsys.readouterr()
     assert code == 2
     assert captured.out == ""
-    assert captured.err.splitlines()[-1].startswith("mtdinterp construct: ")
-    assert "expected a new or empty directory, or a checkpoint; it holds notes.txt" in captured.err
+    sentence = captured.err.splitlines()[-1]
+    assert sentence == "mtdinterp construct: delta: expected at least 540 to mask such scores, got 100"
 
 
 def test_bench_prints_the_numbers_it_measured(capsys):

@@ -11,7 +11,7 @@ from mtdinterp.commands.flags import (
     add_task_flags,
     at_least,
     check_order_below_length,
-    new_directory,
+    checkpoint_directory,
     number,
 )
 from mtdinterp.commands.progress import stages
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of the weights (float32)")
     parser.add_argument("--sequences", type=at_least(2), default=2000, metavar="N",
                         help="sequences to compare on (2000)")
-    parser.add_argument("--out", type=new_directory, metavar="DIR", help="write a checkpoint there (default: none)")
+    parser.add_argument("--out", type=checkpoint_directory, metavar="DIR",
+                        help="write a checkpoint there (default: none)")
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
@@ -52,10 +53,7 @@ def run(options: argparse.Namespace) -> int:
     with stages(4 if options.out else 3) as stage:
         stage("importing")
         from mtdinterp import MTDTask, save_checkpoint
-        from mtdinterp.checkpoints import check_replaceable
 
-        if options.out:
-            check_replaceable(options.out)
         task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
         stage("tuning")
         rates = _tuned_rates(task, options)

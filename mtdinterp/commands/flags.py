@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from mtdinterp.checkpoint_files import CheckpointError, check_replaceable
+
 
 def at_least(minimum: int) -> Callable[[str], int]:
     """An argparse type: an integer with a lower bound."""
@@ -38,11 +40,15 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
     return parse
 
 
-def new_directory(text: str) -> Path:
-    """An argparse type: where to write. What is there already is looked at when it is written."""
+def checkpoint_directory(text: str) -> Path:
+    """An argparse type: where to write a checkpoint, refused if something else is there."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a directory, got ''")
     path = Path(text).expanduser()
-    if not text or (path.exists() and not path.is_dir()):
-        raise argparse.ArgumentTypeError(f"expected a directory, got {text!r}")
+    try:
+        check_replaceable(path)
+    except CheckpointError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return path
 
 

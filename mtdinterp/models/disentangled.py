@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import DisentangledConfig
-from mtdinterp.models.lens import HookedAttention, HookedBlock, LensConfig, LensTransformer, Unembed, listening, tap
+from mtdinterp.models.lens import (
+    HookedAttention,
+    HookedBlock,
+    LensConfig,
+    LensTransformer,
+    Unembed,
+    lens_config,
+    listening,
+    tap,
+)
 from mtdinterp.models.stream import concatenated_streams
 from mtdinterp.native import use_kernels
 from mtdinterp.native.attention import can_fuse
@@ -125,17 +134,8 @@ class DisentangledTransformer(LensTransformer):
         streams = concatenated_streams(config.vocab_size, config.d_rel, config.heads_per_layer)
         self.streams = streams  # before layer 1, after layer 1, …: layer l reads streams[l-1]
         self.stream = streams[-1]
-        self.cfg = LensConfig(
-            d_model=self.stream.width,
-            d_head=streams[-2].width + config.d_rel,
-            n_layers=config.n_layers,
-            n_heads=max(config.heads_per_layer),
-            n_ctx=config.length + 1,  # one more than a sequence: TransformerLens' detect_head wants it
-            d_vocab=config.vocab_size,
-            attn_only=True,
-            normalization_type=None,
-            default_prepend_bos=False,
-            device="cpu",
+        self.cfg = lens_config(
+            config, self.stream.width, d_head=streams[-2].width + config.d_rel, n_heads=max(config.heads_per_layer)
         )
         self.embed = OneHot(config.vocab_size)
         self.hook_embed = HookPoint()  # [batch, pos, d_model]

@@ -32,6 +32,22 @@ class LensConfig(TransformerLensConfig):
     use_hook_mlp_in: bool = False  # kept for the tools that set it: hook_mlp_in fires whenever it is listened to
 
 
+def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) -> LensConfig:
+    """What TransformerLens' tools want to know of either architecture."""
+    return LensConfig(
+        d_model=d_model,
+        d_head=d_head,
+        n_layers=config.n_layers,
+        n_heads=n_heads,
+        n_ctx=config.length + 1,  # one more than a sequence: TransformerLens' detect_head wants it
+        d_vocab=config.vocab_size,
+        attn_only=True,
+        normalization_type=None,
+        default_prepend_bos=False,
+        device="cpu",
+    )
+
+
 def listening(hook: HookPoint) -> bool:
     """Whether anything is attached to a hook point, by TransformerLens or by torch itself."""
     return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks or hook._backward_pre_hooks)

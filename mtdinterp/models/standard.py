@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import StandardConfig
-from mtdinterp.models.lens import HookedAttention, HookedBlock, LensConfig, LensTransformer, Unembed, listening, tap
+from mtdinterp.models.lens import (
+    HookedAttention,
+    HookedBlock,
+    LensConfig,
+    LensTransformer,
+    Unembed,
+    lens_config,
+    listening,
+    tap,
+)
 from mtdinterp.models.stream import Stream
 
 
@@ -86,18 +95,7 @@ class StandardTransformer(LensTransformer):
         super().__init__()
         self.config = config
         self.stream = Stream(config.blocks or (("residual", config.d_model),))
-        self.cfg = LensConfig(
-            d_model=config.d_model,
-            d_head=config.head_width,
-            n_layers=config.n_layers,
-            n_heads=config.n_heads,
-            n_ctx=config.length + 1,  # one more than a sequence: TransformerLens' detect_head wants it
-            d_vocab=config.vocab_size,
-            attn_only=True,
-            normalization_type=None,
-            default_prepend_bos=False,
-            device="cpu",
-        )
+        self.cfg = lens_config(config, config.d_model, config.head_width, config.n_heads)
         self.embed = Embed(config.vocab_size, config.d_model)
         self.hook_embed = HookPoint()  # [batch, pos, d_model]
         everything = slice(0, config.d_model)
