@@ -14,7 +14,7 @@ namespace {
 
 constexpr int WIDTH = 8;        // floats in a vector
 constexpr int ROWS = 4;         // query rows in registers at once
-constexpr int BLOCK = 32;       // query rows in a tile of the backward pass
+constexpr int BLOCK = 16;       // query rows in a tile of the backward pass
 constexpr int MARGIN = 64;      // zeros kept around rows, for reads that overshoot or start early
 
 typedef float Vec __attribute__((vector_size(4 * WIDTH)));
