@@ -53,8 +53,10 @@ def eager_relative_attention(
 ) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
     """The readable implementation, for any device and dtype: the one that hooks see."""
     scores = content_scores(q, k, position_scores(p, key_table, k.shape[1]))
-    # `causal_softmax`, but these scores are nobody else's: masking them in place saves a copy.
-    scores.masked_fill_(future_mask(*scores.shape[-2:], scores.device), float("-inf"))
+    # `causal_softmax`, but these scores are nobody else's: masking them in place saves a copy, and there is
+    # nothing to differentiate, since the softmax gives a masked score no gradient.
+    with torch.no_grad():
+        scores.masked_fill_(future_mask(*scores.shape[-2:], scores.device), float("-inf"))
     pattern = scores.softmax(-1)
     return gather_values(pattern, v), gather_positions(pattern, value_table)
 
