@@ -12,16 +12,8 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import StandardConfig
-from mtdinterp.models.lens import (
-    HookedAttention,
-    HookedBlock,
-    LensConfig,
-    LensTransformer,
-    Unembed,
-    lens_config,
-    listening,
-    tap,
-)
+from mtdinterp.models.hooked import HookedAttention, HookedBlock, LensConfig, Unembed, lens_config, listening, tap
+from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import Stream
 
 
