@@ -40,7 +40,7 @@ def tune_learning_rate(
     steps: int = 1,
     target: str = "truth",
     seed: int = 0,
-    n_sequences: int = 2000,
+    n_sequences: int = 5000,
     grid: Sequence[float] | None = None,
 ) -> TunedRate:
     """The learning rate of `steps`-step mirror descent that minimises the mean KL to the target."""

@@ -173,7 +173,7 @@ def test_tuned_two_step_matches_two_step_mirror_descent(order, length):
     task = MTDTask.random(5, order, seed=0)
     held_out = task.sample(5000, length, seed=99)
     problem = (task.transition, held_out.tokens, order)
-    rate = tune_learning_rate(task, length, steps=2, n_sequences=5000).learning_rate
+    rate = tune_learning_rate(task, length, steps=2).learning_rate
     two_steps = mirror_descent(*problem, rate, steps=2)
 
     to_truth = reweighted_two_step(*problem, tune_two_step(task, length, target="truth"))
