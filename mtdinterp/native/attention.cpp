@@ -116,7 +116,7 @@ void relative_attention_backward(const Problem* problem, const Gradients* gradie
 #pragma omp parallel for num_threads(p.threads) schedule(static, 1)
     for (int thread = 0; thread < p.threads; ++thread)
         attention_backward(p, *gradients, keys, values, key_sums.of(thread), value_sums.of(thread), thread);
-    key_sums.into_table(gradients->key_table, p.heads, p.length, p.keys, p.d_pos, p.threads);
-    value_sums.into_table(gradients->value_table, p.heads, p.length, p.keys, p.d_rel, p.threads);
+    key_sums.into_table(gradients->key_table, 0, p.heads, p.length, p.keys, p.d_pos, p.threads);
+    value_sums.into_table(gradients->value_table, 0, p.heads, p.length, p.keys, p.d_rel, p.threads);
 }
 }

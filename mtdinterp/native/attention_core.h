@@ -3,8 +3,9 @@
 //   score[i, j] = q_i . k_j + p_i . key_table[i - j],   A = softmax over j <= i,
 //   out_v[i] = sum_j A[i, j] v_j,   out_r[i] = sum_j A[i, j] value_table[i - j].
 //
-// Scores live in a tile of a few rows that stays in the cache; nothing of size queries x keys is stored, and
-// the backward pass recomputes the tile from the row maxima and sums that the forward pass kept.
+// Scores live in a tile of a few rows that stays in the cache. The backward pass recomputes it from the row maxima
+// and sums that the forward pass noted; where both passes of a sequence follow each other, the forward pass may
+// keep all rows instead.
 //
 // Tables are held by c = K - 1 - offset. Then A[i, j] stands at c = j + (K - 1 - i), so a tile read with its
 // row stride plus one, from the right place, is the same attention by offset: no element is moved.
@@ -43,7 +44,7 @@ struct Shape {
     Shape(int queries, int keys, int d_key, int d_pos, int d_value, int d_rel)
         : queries(queries), keys(keys), d_key(d_key), d_pos(d_pos), d_value(d_value), d_rel(d_rel),
           d_key8(padded(d_key)), d_pos8(padded(d_pos)), d_value8(padded(d_value)), d_rel8(padded(d_rel)),
-          feature_stride(padded(keys, 2 * WIDTH) + MARGIN), tile_stride(padded(keys, 2 * WIDTH) + MARGIN) {}
+          feature_stride(padded(keys, 2 * WIDTH) + MARGIN), tile_stride(padded(keys, 2 * WIDTH) + BLOCK) {}
     int position(int query) const { return keys - queries + query; }
 };
 
@@ -128,21 +129,23 @@ inline void softmax_rows(float* tile, int stride, int rows, int i, int stop, flo
     }
 }
 
-// Attention of one sequence and head. `stats` keeps each row's maximum and sum; outputs go to strided rows.
+// Attention of one sequence and head. `stats` notes each row's maximum and sum; outputs go to strided rows. With
+// `kept`, rows of exponentials [query][tile_stride] stay there for the backward pass.
 struct Forward {
     const Shape& s;
     Buffer tile_memory, v_memory, r_memory;
-    float *tile, *v_rows, *r_rows;
+    float *own_tile, *v_rows, *r_rows;
 
     explicit Forward(const Shape& shape) : s(shape) {
-        tile = tile_memory.make(int64_t(ROWS) * (s.tile_stride + 1));
+        own_tile = tile_memory.make(int64_t(ROWS) * (s.tile_stride + 1));
         v_rows = v_memory.make(ROWS * s.d_value8);
         r_rows = r_memory.make(ROWS * s.d_rel8);
     }
 
     void run(const Packed& x, const Table& keys, const Table& values, float* stats, float* out_v, int64_t v_step,
-             float* out_r, int64_t r_step) {
+             float* out_r, int64_t r_step, float* kept = nullptr) {
         for (int first = 0; first < s.queries; first += ROWS) {
+            float* const tile = kept ? kept + int64_t(first) * s.tile_stride : own_tile;
             const int rows = s.queries - first < ROWS ? s.queries - first : ROWS;
             const int i0 = s.position(first), visible = i0 + rows, stop = padded(visible, 2 * WIDTH);
             score(s, x, keys, first, rows, tile);
@@ -171,25 +174,27 @@ struct Forward {
 struct Backward {
     const Shape& s;
     Buffer a_memory, ds_memory, q_memory, p_memory;
-    float *a, *ds, *dq, *dp;
+    float *own_a, *ds, *dq, *dp;
 
     explicit Backward(const Shape& shape) : s(shape) {
-        a = a_memory.make(int64_t(BLOCK) * (s.tile_stride + 1));
+        own_a = a_memory.make(int64_t(BLOCK) * (s.tile_stride + 1));
         ds = ds_memory.make(int64_t(BLOCK) * (s.tile_stride + 1));
         dq = q_memory.make(int64_t(s.queries) * s.d_key8);
         dp = p_memory.make(int64_t(s.queries) * s.d_pos8);
     }
 
     void run(const Packed& x, const Table& keys, const Table& values, const float* stats, const float* grad_v,
-             const float* grad_r, float* dk, float* dv, float* key_table, float* value_table, bool inputs) {
+             const float* grad_r, float* dk, float* dv, float* key_table, float* value_table, bool inputs,
+             float* kept = nullptr) {
         const int stride = s.tile_stride;
         for (int block = 0; block < s.queries; block += BLOCK) {
             const int block_rows = s.queries - block < BLOCK ? s.queries - block : BLOCK;
             const int i0 = s.position(block), visible = i0 + block_rows, stop = padded(visible, 2 * WIDTH);
+            float* const a = kept ? kept + int64_t(block) * stride : own_a;
             for (int at_row = 0; at_row < block_rows; at_row += ROWS) {
                 const int rows = block_rows - at_row < ROWS ? block_rows - at_row : ROWS;
                 attention_and_slope(x, keys, values, stats, grad_v, grad_r, block + at_row, rows, stop, a + at_row * stride,
-                                    ds + at_row * stride);
+                                    ds + at_row * stride, kept != nullptr);
             }
             // By offset, row r of the block starts `shift - r` columns into the tables.
             const int shift = s.keys - 1 - i0, c_begin = s.keys - visible;
@@ -214,9 +219,9 @@ struct Backward {
 
     void attention_and_slope(const Packed& x, const Table& keys, const Table& values, const float* stats,
                              const float* grad_v, const float* grad_r, int first, int rows, int stop, float* a_rows,
-                             float* ds_rows) {
+                             float* ds_rows, bool kept) {
         const int i = s.position(first), stride = s.tile_stride;
-        score(s, x, keys, first, rows, a_rows);
+        if (!kept) score(s, x, keys, first, rows, a_rows);
         scores(rows, ds_rows, stride, grad_v + first * s.d_value8, s.d_value8, s.d_value, x.v_features, s.feature_stride,
                grad_r + first * s.d_rel8, s.d_rel8, s.d_rel, values.features + (s.keys - 1 - i), values.feature_stride,
                i + rows);
@@ -227,7 +232,7 @@ struct Backward {
             maxima[r] = stats[2 * (first + r)];
             sums[r] = stats[2 * (first + r) + 1];
         }
-        softmax_rows(a_rows, stride, rows, i, stop, maxima, again, true);
+        if (!kept) softmax_rows(a_rows, stride, rows, i, stop, maxima, again, true);
         if (rows == ROWS)
             attention_slopes<ROWS>(a_rows, ds_rows, stride, stop, sums);
         else
@@ -254,13 +259,18 @@ struct Sums {
         for (int thread = 0; thread < threads; ++thread) result += of(thread)[index];
         return result;
     }
-    // Rows by c = keys - 1 - offset, padded, into a table gradient [head, length, depth].
-    void into_table(float* to, int heads, int length, int keys, int depth, int threads) {
+    // Padded rows from `at` on, into a matrix.
+    void into_matrix(float* to, int64_t at, int rows, int columns, int threads) {
+        for (int64_t row = 0; row < rows; ++row)
+            for (int d = 0; d < columns; ++d) to[row * columns + d] = total(at + row * padded(columns) + d, threads);
+    }
+    // Padded rows by c = keys - 1 - offset from `at` on, into a table gradient [head, length, depth].
+    void into_table(float* to, int64_t at, int heads, int length, int keys, int depth, int threads) {
         for (int h = 0; h < heads; ++h)
             for (int c = 0; c < keys; ++c)
                 for (int d = 0; d < depth; ++d)
                     to[(int64_t(h) * length + keys - 1 - c) * depth + d] =
-                        total((int64_t(h) * keys + c) * padded(depth) + d, threads);
+                        total(at + (int64_t(h) * keys + c) * padded(depth) + d, threads);
     }
 };
 

@@ -26,6 +26,7 @@ COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fopenmp")
 FLAGS = {
     "attention.cpp": ("-ffp-contract=fast",),
     "layer.cpp": ("-ffp-contract=fast",),
+    "step.cpp": ("-ffp-contract=fast",),
     "posterior.cpp": ("-ffp-contract=fast",),
     "sampler.cpp": ("-ffp-contract=off",),  # must round as NumPy does
 }

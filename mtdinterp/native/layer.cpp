@@ -139,10 +139,8 @@ void disentangled_layer_backward(const Layer* layer, const LayerGradients* gradi
 #pragma omp parallel for num_threads(l.threads) schedule(static, 1)
     for (int thread = 0; thread < l.threads; ++thread)
         layer_backward(l, *gradients, keys, values, w_sums.of(thread), key_sums.of(thread), value_sums.of(thread), thread);
-    for (int row = 0; row < l.heads * l.d_in; ++row)
-        for (int d = 0; d < l.d_in; ++d)
-            gradients->W_A[int64_t(row) * l.d_in + d] = w_sums.total(int64_t(row) * d8 + d, l.threads);
-    key_sums.into_table(gradients->R_A, l.heads, l.length, l.keys, l.d_in, l.threads);
-    value_sums.into_table(gradients->R_V, l.heads, l.length, l.keys, l.d_rel, l.threads);
+    w_sums.into_matrix(gradients->W_A, 0, l.heads * l.d_in, l.d_in, l.threads);
+    key_sums.into_table(gradients->R_A, 0, l.heads, l.length, l.keys, l.d_in, l.threads);
+    value_sums.into_table(gradients->R_V, 0, l.heads, l.length, l.keys, l.d_rel, l.threads);
 }
 }
