@@ -62,8 +62,7 @@ constexpr float MASKED = -1e30f;
 
 // Hide the keys after each row's own position, up to `stop`. Row r of a tile stands at position i + r.
 inline void mask_future(float* tile, int stride, int rows, int i, int stop) {
-    for (int r = 0; r < rows; ++r)
-        for (int n = i + r + 1; n < stop; ++n) tile[r * stride + n] = MASKED;
+    for (int r = 0; r < rows; ++r) replace_after(tile + r * stride, i + r, stop, MASKED);
 }
 
 // The rows go side by side in the loops below: one row alone is a chain of instructions that wait for each other.
@@ -72,13 +71,13 @@ inline void mask_future(float* tile, int stride, int rows, int i, int stop) {
 template <int R>
 void row_maxima(const float* tile, int stride, int stop, float* maxima) {
     Vec best[R];
-    for (int r = 0; r < R; ++r) best[r] = load(tile + r * stride);
+    UNROLL for (int r = 0; r < R; ++r) best[r] = load(tile + r * stride);
     for (int n = WIDTH; n < stop; n += WIDTH)
-        for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r) {
             const Vec x = load(tile + r * stride + n);
             best[r] = x > best[r] ? x : best[r];
         }
-    for (int r = 0; r < R; ++r) {
+    UNROLL for (int r = 0; r < R; ++r) {
         maxima[r] = best[r][0];
         for (int lane = 1; lane < WIDTH; ++lane) maxima[r] = best[r][lane] > maxima[r] ? best[r][lane] : maxima[r];
     }
@@ -87,31 +86,32 @@ void row_maxima(const float* tile, int stride, int stop, float* maxima) {
 // Turn rows into exp(score - maximum), and give their sums.
 template <int R>
 void exponentiate(float* tile, int stride, int stop, const float* maxima, float* sums) {
-    Vec total[R] = {};
+    Vec total[R];
+    UNROLL for (int r = 0; r < R; ++r) total[r] = splat(0);
     for (int n = 0; n < stop; n += WIDTH)
-        for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r) {
             const Vec x = exponential(load(tile + r * stride + n) - splat(maxima[r]));
             store(tile + r * stride + n, x);
             total[r] += x;
         }
-    for (int r = 0; r < R; ++r) sums[r] = sum(total[r]);
+    UNROLL for (int r = 0; r < R; ++r) sums[r] = sum(total[r]);
 }
 
 // From exponentials and the gradients that reach the attention: A = e / sum, dS = A (dA - sum_j A dA), in place.
 template <int R>
 void attention_slopes(float* a, float* ds, int stride, int stop, const float* sums) {
-    Vec mean[R] = {}, scale[R];
-    for (int r = 0; r < R; ++r) scale[r] = splat(1 / sums[r]);
+    Vec mean[R], scale[R];
+    UNROLL for (int r = 0; r < R; ++r) mean[r] = splat(0), scale[r] = splat(1 / sums[r]);
     for (int n = 0; n < stop; n += WIDTH)
-        for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r) {
             const Vec weight = load(a + r * stride + n) * scale[r];
             store(a + r * stride + n, weight);
             mean[r] += weight * load(ds + r * stride + n);
         }
     Vec centre[R];
-    for (int r = 0; r < R; ++r) centre[r] = splat(sum(mean[r]));
+    UNROLL for (int r = 0; r < R; ++r) centre[r] = splat(sum(mean[r]));
     for (int n = 0; n < stop; n += WIDTH)
-        for (int r = 0; r < R; ++r)
+        UNROLL for (int r = 0; r < R; ++r)
             store(ds + r * stride + n, load(a + r * stride + n) * (load(ds + r * stride + n) - centre[r]));
 }
 
@@ -161,8 +161,8 @@ struct Forward {
             for (int r = 0; r < rows; ++r) {
                 const float scale = 1 / stats[2 * (first + r) + 1];
                 float *to_v = out_v + (first + r) * v_step, *to_r = out_r + (first + r) * r_step;
-                for (int d = 0; d < s.d_value; ++d) to_v[d] = v_rows[r * s.d_value8 + d] * scale;
-                for (int d = 0; d < s.d_rel; ++d) to_r[d] = r_rows[r * s.d_rel8 + d] * scale;
+                scale_row(to_v, v_rows + r * s.d_value8, s.d_value, scale);
+                scale_row(to_r, r_rows + r * s.d_rel8, s.d_rel, scale);
             }
         }
     }
@@ -207,13 +207,16 @@ struct Backward {
                            s.keys - seen, s.keys, keys.rows, s.d_pos8, s.d_pos8);
             }
             if (inputs) {
-                scatter(dk, s.d_key8, ds, stride, block_rows, 0, visible, x.q + block * s.d_key8, s.d_key8, s.d_key8);
-                scatter(dv, s.d_value8, a, stride, block_rows, 0, visible, grad_v + block * s.d_value8, s.d_value8, s.d_value8);
+                const Corner unseen = {Corner::RISING, i0};
+                scatter(dk, s.d_key8, ds, stride, block_rows, 0, visible, x.q + block * s.d_key8, s.d_key8, s.d_key8, unseen);
+                scatter(dv, s.d_value8, a, stride, block_rows, 0, visible, grad_v + block * s.d_value8, s.d_value8,
+                        s.d_value8, unseen);
             }
+            const Corner too_far = {Corner::FALLING, shift};
             scatter(key_table, s.d_pos8, ds - shift, stride + 1, block_rows, c_begin, s.keys, x.p + block * s.d_pos8,
-                    s.d_pos8, s.d_pos8);
+                    s.d_pos8, s.d_pos8, too_far);
             scatter(value_table, s.d_rel8, a - shift, stride + 1, block_rows, c_begin, s.keys, grad_r + block * s.d_rel8,
-                    s.d_rel8, s.d_rel8);
+                    s.d_rel8, s.d_rel8, too_far);
         }
     }
 
@@ -225,8 +228,7 @@ struct Backward {
         scores(rows, ds_rows, stride, grad_v + first * s.d_value8, s.d_value8, s.d_value, x.v_features, s.feature_stride,
                grad_r + first * s.d_rel8, s.d_rel8, s.d_rel, values.features + (s.keys - 1 - i), values.feature_stride,
                i + rows);
-        for (int r = 0; r < rows; ++r)
-            for (int n = i + r + 1; n < stop; ++n) ds_rows[r * stride + n] = 0;
+        for (int r = 0; r < rows; ++r) replace_after(ds_rows + r * stride, i + r, stop, 0);
         float maxima[ROWS], sums[ROWS], again[ROWS];
         for (int r = 0; r < rows; ++r) {
             maxima[r] = stats[2 * (first + r)];

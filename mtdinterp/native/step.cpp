@@ -56,10 +56,6 @@ void multiply(float* to, int to_stride, const float* from, int from_stride, int 
     }
 }
 
-void add(float* to, const float* from, int64_t count) {
-    for (int64_t n = 0; n < count; ++n) to[n] += from[n];
-}
-
 // What all threads read of a layer, and where its gradients stand in a thread's sums.
 struct PackedLayer {
     StepLayer info;
