@@ -17,8 +17,10 @@ from mtdinterp.models import (
     LensTransformer,
     StandardConfig,
     StandardTransformer,
+    prediction_loss,
 )
 from mtdinterp.models.attention import eager_relative_attention
+from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.task import MTDTask, Sample
 
 VOCAB_SIZE = 5
@@ -79,9 +81,9 @@ def training_step(quick: bool) -> list[Measurement]:
         data = MTDTask.random(VOCAB_SIZE, order=4, seed=0).sample(batch_size, length, seed=1)
         model, reference = _model(name, length)
         actions = {
-            "reference": _step(model, reference, data),
-            "eager": _eagerly(_step(model, _last_output, data)),
-            "fused": _step(model, _last_output, data),
+            "reference": _reference_step(model, reference, data),
+            "eager": _eagerly(_step(model, data)),
+            "fused": _step(model, data),
         }
         seconds = interleaved_seconds(actions, 5 if quick else 20)
         where = f"{name}, T = {length}, batch {batch_size}"
@@ -98,10 +100,6 @@ Output = Callable[[Any, Tensor], Tensor]
 """The output at the last position, from a model and tokens."""
 
 
-def _last_output(model: Any, tokens: Tensor) -> Tensor:
-    return model(tokens, last_only=True)
-
-
 def _model(name: str, length: int) -> tuple[LensTransformer, Output]:
     """A fresh model, and its last output by the obvious implementation at all positions."""
     if name == "disentangled":
@@ -111,13 +109,24 @@ def _model(name: str, length: int) -> tuple[LensTransformer, Output]:
     return standard, lambda model, tokens: standard_forward(model, tokens)[:, -1]
 
 
-def _step(model: LensTransformer, output: Output, data: Sample) -> Callable[[], None]:
+def _reference_step(model: LensTransformer, output: Output, data: Sample) -> Callable[[], None]:
     """One forward and backward pass of the mean squared error at the last position."""
     target = data.next_probs.float()
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        (output(model, data.tokens) - target).square().sum(-1).mean().backward()
+        loss_of_outputs(output(model, data.tokens), target, "mse").backward()
+
+    return step
+
+
+def _step(model: LensTransformer, data: Sample) -> Callable[[], None]:
+    """The same by `prediction_loss`, as training does it."""
+    target = data.next_probs.float()
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        prediction_loss(model, data.tokens, target).backward()
 
     return step
 

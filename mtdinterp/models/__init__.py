@@ -4,6 +4,7 @@ from mtdinterp.models.attention import relative_attention
 from mtdinterp.models.config import DisentangledConfig, ModelConfig, StandardConfig
 from mtdinterp.models.disentangled import DisentangledTransformer
 from mtdinterp.models.lens import LensTransformer
+from mtdinterp.models.loss import prediction_loss
 from mtdinterp.models.standard import StandardTransformer
 from mtdinterp.models.stream import Stream
 
@@ -15,5 +16,6 @@ __all__ = [
     "StandardConfig",
     "StandardTransformer",
     "Stream",
+    "prediction_loss",
     "relative_attention",
 ]

@@ -20,6 +20,7 @@ from mtdinterp.models.stream import concatenated_streams
 from mtdinterp.native import use_kernels
 from mtdinterp.native.attention import can_fuse
 from mtdinterp.native.layer import fused_disentangled_layer
+from mtdinterp.native.step import FoldedLayer
 
 
 class DisentangledAttention(HookedAttention):
@@ -149,6 +150,10 @@ class DisentangledTransformer(LensTransformer):
     def attention(self) -> list[DisentangledAttention]:
         """The attention of every layer: layer l of the paper is attention[l-1]."""
         return [cast(DisentangledAttention, block.attn) for block in self.blocks]
+
+    def folded_layers(self) -> list[FoldedLayer]:
+        """Nothing to fold: these are the parameters."""
+        return [FoldedLayer(attn.W_A, attn.R_A, attn.R_V) for attn in self.attention]
 
     @property
     def W_E(self) -> Float[Tensor, "vocab d_model"]:

@@ -13,6 +13,7 @@ from mtdinterp.checks import ArrayLike, as_tokens, check_option
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.hooked import LensConfig, Unembed, listening, tap
 from mtdinterp.models.stream import Stream
+from mtdinterp.native.step import FoldedLayer
 
 
 def _is_text(tokens: object) -> bool:
@@ -73,6 +74,10 @@ class LensTransformer(HookedRootModule):
         if not 1 <= length <= longest:
             raise ValueError(f"tokens: expected a length of 1..{longest}, got {length}")
         return sequence.to(self.W_U.device)
+
+    def folded_layers(self) -> list[FoldedLayer]:
+        """The model as layers of one form on one-hot tokens, for the fused training step."""
+        raise NotImplementedError
 
     @property
     def exact_length(self) -> bool:

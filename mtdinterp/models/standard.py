@@ -15,6 +15,7 @@ from mtdinterp.models.config import StandardConfig
 from mtdinterp.models.hooked import HookedAttention, HookedBlock, LensConfig, Unembed, lens_config, listening, tap
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import Stream
+from mtdinterp.native.step import FoldedLayer
 
 
 class StandardAttention(HookedAttention):
@@ -109,6 +110,25 @@ class StandardTransformer(LensTransformer):
     def attention(self) -> list[StandardAttention]:
         """The attention of every layer: layer l of the paper is attention[l-1]."""
         return [cast(StandardAttention, block.attn) for block in self.blocks]
+
+    def folded_layers(self) -> list[FoldedLayer]:
+        """Queries with keys, values with outputs, and the embedding into the first layer: the same function.
+
+        q_i·k_j = x_i·(W_Q·W_Kᵀ)·x_j and q_i·R_K[o] = x_i·(W_Q·R_K[o]), so positions need no projection but one,
+        and the first layer, which sees only the embedding of a token, works on one-hot tokens.
+        """
+        layers = []
+        for attn in self.attention:
+            queries = attn.W_Q / attn.d_head**0.5
+            layers.append(FoldedLayer(
+                M=queries @ attn.W_K.mT, keys=attn.R_K @ queries.mT, values=attn.R_V @ attn.W_O, mix=attn.W_V @ attn.W_O,
+            ))
+        first = layers[0]
+        layers[0] = FoldedLayer(
+            M=self.W_E @ first.M @ self.W_E.T, keys=first.keys @ self.W_E.T, values=first.values,
+            mix=self.W_E @ first.mix, skip=self.W_E,
+        )
+        return layers
 
     @property
     def W_E(self) -> Float[Tensor, "vocab d_model"]:
