@@ -17,6 +17,8 @@ class Measurement:
     value: float | None
     unit: str
     aim: float | None = None
+    at_most: bool = False
+    """Whether the aim is an upper bound."""
 
 
 def interleaved_seconds(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -21,6 +21,8 @@ from mtdinterp.models import (
 )
 from mtdinterp.models.attention import eager_relative_attention
 from mtdinterp.models.loss import loss_of_outputs
+from mtdinterp.native import use_kernels
+from mtdinterp.native.kernels import machine_rates
 from mtdinterp.task import MTDTask, Sample
 
 VOCAB_SIZE = 5
@@ -77,6 +79,7 @@ STEPS = (
 def training_step(quick: bool) -> list[Measurement]:
     """Forward and backward with the loss at the last position, against gather-and-einsum at all positions."""
     lines = []
+    rates = machine_rates() if use_kernels() else None
     for name, length, batch_size, aims in STEPS:
         data = MTDTask.random(VOCAB_SIZE, order=4, seed=0).sample(batch_size, length, seed=1)
         model, reference = _model(name, length)
@@ -91,9 +94,50 @@ def training_step(quick: bool) -> list[Measurement]:
         for kind, aim in aims.items():
             ratio = seconds["reference"] / seconds[kind]
             lines.append(Measurement(f"{kind} step over reference, {where}", ratio, "× faster", aim))
+        if rates is not None:
+            least = _least_seconds(model, batch_size, length, rates)
+            lines += [
+                Measurement(f"arithmetic alone at the machine's rates, {where}", least * 1e3, "ms"),
+                Measurement(f"fused step over arithmetic alone, {where}", seconds["fused"] / least, "× slower"),
+            ]
         for kind, action in actions.items():
             lines.append(Measurement(f"peak memory of the {kind} step, {where}", peak_megabytes(action), "MB"))
+    if rates is not None:
+        lines += [Measurement("fused multiply-adds", rates[0] / 1e9, "billion/s"),
+                  Measurement("exponentials", rates[1] / 1e9, "billion/s")]
     return lines
+
+
+def _least_seconds(model: LensTransformer, batch_size: int, length: int, rates: tuple[float, float]) -> float:
+    """What the multiplications and exponentials of one step take at full rate, loss at the last position.
+
+    Counted are products with attention, forward and backward, over keys that are not in the future, and the
+    products with the layers' matrices; nothing is recomputed, and one-hot tokens need no gradient.
+    """
+    products = exponentials = 0
+    layers = model.folded_layers()
+    for index, layer in enumerate(layers):
+        heads, d_in, _ = layer.M.shape
+        d_rel, first, last = layer.values.shape[-1], index == 0, index == len(layers) - 1
+        queries, pairs = (1, length) if last else (length, length * (length + 1) // 2)
+        forward = 3 * d_in + d_rel  # scores by content and by position, content, position
+        backward = 3 * d_in + 2 * d_rel + (0 if first else 3 * d_in)  # dA, dq, both tables; dp, dk and dv
+        projections = d_in**2 + (0 if layer.mix is None else d_in * layer.d_out)
+        products += heads * (pairs * (forward + backward) + queries * projections * (2 if first else 3))
+        exponentials += heads * pairs
+    return batch_size * (products / rates[0] + exponentials / rates[1])
+
+
+def long_step(quick: bool) -> list[Measurement]:
+    """One step on the paper's longest sequences."""
+    length, batch_size = (496, 32) if quick else (1984, 128)
+    data = MTDTask.random(VOCAB_SIZE, order=4, seed=0).sample(batch_size, length, seed=1)
+    step = _step(_model("disentangled", length)[0], data)
+    where = f"disentangled, T = {length}, batch {batch_size}"
+    peak = peak_megabytes(step)
+    seconds = interleaved_seconds({"step": step}, 1)["step"]
+    return [Measurement(f"fused step, {where}", seconds * 1e3, "ms"),
+            Measurement(f"peak memory of the fused step, {where}", peak, "MB", aim=4000, at_most=True)]
 
 
 Output = Callable[[Any, Tensor], Tensor]
@@ -180,6 +224,7 @@ GROUPS: dict[str, Callable[[bool], list[Measurement]]] = {
     "sampler": sampler,
     "posterior": posterior,
     "training-step": training_step,
+    "long-step": long_step,
     "hooks": hooks,
 }
 

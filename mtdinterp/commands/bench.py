@@ -7,7 +7,7 @@ from typing import Any
 from mtdinterp.commands.flags import add_json_flag
 from mtdinterp.commands.progress import stages
 
-GROUP_NAMES = ("sampler", "posterior", "training-step", "hooks")
+GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def _table(result: dict[str, Any]) -> str:
     width = max(len(row["name"]) for row in rows)
     lines = [f"torch {result['torch']}, {result['threads']} threads; medians of interleaved runs", ""]
     for row in rows:
-        aim = "" if row["aim"] is None else f"  (aim ≥ {row['aim']:g})"
+        aim = "" if row["aim"] is None else f"  (aim {'≤' if row['at_most'] else '≥'} {row['aim']:g})"
         value = "n/a" if row["value"] is None else f"{row['value']:.4g}"
         lines.append(f"{row['name']:<{width}}  {value:>10} {row['unit']}{aim}")
     return "\n".join(lines)

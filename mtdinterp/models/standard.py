@@ -117,17 +117,14 @@ class StandardTransformer(LensTransformer):
         q_i·k_j = x_i·(W_Q·W_Kᵀ)·x_j and q_i·R_K[o] = x_i·(W_Q·R_K[o]), so positions need no projection but one,
         and the first layer, which sees only the embedding of a token, works on one-hot tokens.
         """
-        layers = []
+        layers: list[FoldedLayer] = []
         for attn in self.attention:
             queries = attn.W_Q / attn.d_head**0.5
-            layers.append(FoldedLayer(
-                M=queries @ attn.W_K.mT, keys=attn.R_K @ queries.mT, values=attn.R_V @ attn.W_O, mix=attn.W_V @ attn.W_O,
-            ))
-        first = layers[0]
-        layers[0] = FoldedLayer(
-            M=self.W_E @ first.M @ self.W_E.T, keys=first.keys @ self.W_E.T, values=first.values,
-            mix=self.W_E @ first.mix, skip=self.W_E,
-        )
+            M, keys, mix = queries @ attn.W_K.mT, attn.R_K @ queries.mT, attn.W_V @ attn.W_O
+            skip = None
+            if not layers:
+                M, keys, mix, skip = self.W_E @ M @ self.W_E.T, keys @ self.W_E.T, self.W_E @ mix, self.W_E
+            layers.append(FoldedLayer(M, keys, attn.R_V @ attn.W_O, mix, skip))
         return layers
 
     @property

@@ -44,7 +44,7 @@ struct Shape {
     Shape(int queries, int keys, int d_key, int d_pos, int d_value, int d_rel)
         : queries(queries), keys(keys), d_key(d_key), d_pos(d_pos), d_value(d_value), d_rel(d_rel),
           d_key8(padded(d_key)), d_pos8(padded(d_pos)), d_value8(padded(d_value)), d_rel8(padded(d_rel)),
-          feature_stride(padded(keys, 2 * WIDTH) + MARGIN), tile_stride(padded(keys, 2 * WIDTH) + BLOCK) {}
+          feature_stride(padded(keys, 2 * WIDTH) + MARGIN), tile_stride(padded(keys, 2 * WIDTH) + 2 * WIDTH) {}
     int position(int query) const { return keys - queries + query; }
 };
 

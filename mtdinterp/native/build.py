@@ -28,6 +28,7 @@ FLAGS = {
     "attention.cpp": BY_HAND,
     "layer.cpp": BY_HAND,
     "step.cpp": BY_HAND,
+    "rates.cpp": BY_HAND,
     "posterior.cpp": ("-ffp-contract=fast",),
     "sampler.cpp": ("-ffp-contract=off",),  # must round as NumPy does
 }

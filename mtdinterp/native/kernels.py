@@ -1,6 +1,7 @@
 """The C functions as Python calls on NumPy arrays; callers check shapes, these only pass pointers."""
 
 import ctypes
+import time
 
 import numpy as np
 import torch
@@ -8,6 +9,8 @@ from jaxtyping import Float64, Int64
 
 from mtdinterp.native.build import required_library
 
+VECTOR = 8
+"""Floats in a vector of the kernels."""
 NODES = 8
 """Nodes the posterior kernel takes at a time; it wants a multiple."""
 
@@ -50,3 +53,19 @@ def draw_tokens(
     order, batch_size = first_tokens.shape
     _call("draw_tokens", tokens, lags, keep, other, vocab_size, boundaries, lag_uniform, token_uniform, first_tokens,
           batch_size, order, tokens.shape[1], tokens.strides[0] // 8, torch.get_num_threads())
+
+
+def machine_rates(seconds: float = 0.2) -> tuple[float, float]:
+    """Fused multiply-adds and exponentials a second, on as many threads as torch uses."""
+    threads = torch.get_num_threads()
+
+    def rate(name: str, each: int) -> float:
+        rounds, taken = 1000, 0.0
+        while taken < seconds:
+            rounds *= 2
+            start = time.perf_counter()
+            _call(name, rounds, threads)
+            taken = time.perf_counter() - start
+        return rounds * each * threads / taken
+
+    return rate("multiply_add_rounds", 10 * VECTOR), rate("exponential_rounds", 512)

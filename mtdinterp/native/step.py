@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mtdinterp.checks import check_option
 from mtdinterp.native.attention import can_fuse
@@ -74,14 +73,29 @@ class _Loss(torch.autograd.Function):
         result = torch.empty(())
         _call(tokens.contiguous(), targets.float().contiguous(), loss, given, gradients, wanted, result)
         ctx.gradients = gradients
+        ctx.save_for_backward(*parameters)
         return result
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scale = grad.item()
         gradients = [tensor if tensor is None or scale == 1 else tensor * scale for tensor in ctx.gradients]
+        if torch.is_grad_enabled():  # create_graph: what comes back must not pass for a constant
+            gradients = [tensor if tensor is None else _Once.apply(tensor, parameter)
+                         for tensor, parameter in zip(gradients, ctx.saved_tensors, strict=True)]
         return None, None, None, *gradients
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated, and says so when it is."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, parameter: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
+        raise RuntimeError("the fused loss can be differentiated once; set MTDINTERP_KERNEL=eager for more")
 
 
 class _StepLayer(ctypes.Structure):

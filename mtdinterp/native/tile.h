@@ -34,7 +34,7 @@ inline void hold(Vec&) {}
 #endif
 
 // Loops over the rows and vectors of a tile are unrolled early, so that the sums they fill live in registers alone.
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 
 inline int padded(int n, int to = WIDTH) { return (n + to - 1) / to * to; }
 
