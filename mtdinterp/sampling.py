@@ -49,7 +49,7 @@ def draw_sequences(
     batch_size, order = weights.shape
     vocab_size, steps = len(transition), length - order
     tokens = np.empty((batch_size, length), np.int64)
-    lags = np.zeros((batch_size, length), np.int64)
+    lags = np.empty((batch_size, length), np.int64)
     keep, other = (table.ravel() for table in alias_tables(transition))
     draw = kernels.draw_tokens if use_kernels() else draw_tokens
     for start in range(0, batch_size, CHUNK):
@@ -96,4 +96,4 @@ def draw_tokens(
         cell += first_cell[step]
         drawn[order + step] = np.where(remainder[step] < keep.take(cell), column[step], other.take(cell))
     tokens[:] = drawn.T
-    lags[:, order:] = lag.T
+    lags[:, :order], lags[:, order:] = 0, lag.T

@@ -1,4 +1,4 @@
-// Draw MTD sequences from uniforms that NumPy made: the arithmetic of `sampling._draw_chunk`, to the bit, so this
+// Draw MTD sequences from uniforms that NumPy made: the arithmetic of `sampling.draw_tokens`, to the bit, so this
 // file is compiled without contracting a*b + c into one rounding.
 
 #include <cstdint>
@@ -13,24 +13,35 @@ extern "C" void draw_tokens(int64_t* tokens, int64_t* lags, const double* keep, 
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t group = 0; group < groups; ++group) {
         const int64_t begin = group * GROUP, size = batch - begin < GROUP ? batch - begin : GROUP;
-        std::vector<int32_t> drawn(length * GROUP);
+        std::vector<int32_t> drawn(length * GROUP), lag(length * GROUP);
         for (int64_t t = 0; t < order; ++t)
             for (int64_t b = 0; b < size; ++b) drawn[t * GROUP + b] = int32_t(first_tokens[t * batch + begin + b]);
+        // Step by step over the group, so that all but the look-up runs in vectors.
+        double scaled[GROUP], rest[GROUP];
+        int32_t column[GROUP];
         for (int64_t t = order; t < length; ++t) {
             const double* u = lag_uniform + (t - order) * batch + begin;
             const double* v = token_uniform + (t - order) * batch + begin;
+            int32_t* here = lag.data() + t * GROUP;
+            for (int64_t b = 0; b < size; ++b) here[b] = 1;
+            for (int64_t g = 0; g + 1 < order; ++g) {
+                const double* boundary = boundaries + g * batch + begin;
+                for (int64_t b = 0; b < size; ++b) here[b] += u[b] >= boundary[b];
+            }
+            for (int64_t b = 0; b < size; ++b) scaled[b] = v[b] * double(vocab);
+            for (int64_t b = 0; b < size; ++b) column[b] = int32_t(scaled[b]);
+            for (int64_t b = 0; b < size; ++b) rest[b] = scaled[b] - double(column[b]);
             for (int64_t b = 0; b < size; ++b) {
-                int64_t lag = 1;
-                for (int64_t g = 0; g + 1 < order; ++g) lag += u[b] >= boundaries[g * batch + begin + b];
-                const double scaled = v[b] * double(vocab);
-                const int64_t column = int64_t(scaled);
-                const int64_t cell = column * vocab + drawn[(t - lag) * GROUP + b];
-                const bool kept = scaled - double(column) < keep[cell];
-                drawn[t * GROUP + b] = int32_t(kept ? column : other[cell]);
-                lags[(begin + b) * token_stride + t] = lag;
+                const int64_t cell = column[b] * vocab + drawn[(t - here[b]) * GROUP + b];
+                // Without a branch, which would be a coin toss for the processor.
+                const int32_t taken = -int32_t(rest[b] < keep[cell]);
+                drawn[t * GROUP + b] = (column[b] & taken) | (int32_t(other[cell]) & ~taken);
             }
         }
         for (int64_t b = 0; b < size; ++b)
-            for (int64_t t = 0; t < length; ++t) tokens[(begin + b) * token_stride + t] = drawn[t * GROUP + b];
+            for (int64_t t = 0; t < length; ++t) {
+                tokens[(begin + b) * token_stride + t] = drawn[t * GROUP + b];
+                lags[(begin + b) * token_stride + t] = lag[t * GROUP + b];
+            }
     }
 }
