@@ -6,14 +6,18 @@
     training.pt        optimizer and generators (only while a run can be resumed)
 """
 
+import difflib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
-CONFIG, WEIGHTS, HISTORY = "config.json", "model.safetensors", "history.jsonl"
-FILES = {CONFIG, WEIGHTS, HISTORY, "training.pt"}
+CONFIG, WEIGHTS, HISTORY, TRAINING = "config.json", "model.safetensors", "history.jsonl", "training.pt"
+FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING}
 """All that a checkpoint directory may hold; one with anything else in it is never replaced."""
+UNFINISHED = ".writing-"
+"""Begins the name of a file that is not complete yet; a run that was killed may leave one behind."""
 
 
 class CheckpointError(ValueError):
@@ -26,7 +30,8 @@ def check_replaceable(target: Path) -> None:
         return
     if not target.is_dir():
         raise CheckpointError(f"{target}: expected a directory, got a file")
-    foreign = sorted({entry.name for entry in target.iterdir()} - FILES)
+    names = {entry.name for entry in target.iterdir() if not entry.name.startswith(UNFINISHED)}
+    foreign = sorted(names - FILES)
     if foreign:
         raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint; it holds {foreign[0]}")
     read_config(target)
@@ -43,3 +48,29 @@ def read_config(source: Path) -> dict[str, Any]:
         found = config.get("schema") if isinstance(config, dict) else type(config).__name__
         raise CheckpointError(f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r}")
     return config
+
+
+ZOO = Path(__file__).parent / "zoo"
+"""The checkpoints that ship with the package, one directory each."""
+
+
+def zoo_names() -> list[str]:
+    """Names of the checkpoints that ship with the package."""
+    if not ZOO.is_dir():
+        return []
+    return sorted(entry.name for entry in ZOO.iterdir() if (entry / CONFIG).is_file())
+
+
+def find_checkpoint(path: str | os.PathLike) -> Path:
+    """The directory that a path or the name of a zoo model means; a path that exists comes first."""
+    source = Path(path).expanduser()
+    if source.is_dir():
+        return source
+    name = os.fspath(path)
+    if name in zoo_names():
+        return ZOO / name
+    if source.exists():
+        raise CheckpointError(f"{source}: expected a checkpoint directory, got a file")
+    close = difflib.get_close_matches(name, zoo_names(), n=1)
+    hint = f"; did you mean the zoo's {close[0]}?" if close else ""
+    raise CheckpointError(f"{source}: no such checkpoint directory, and no model of that name in the zoo{hint}")

@@ -9,7 +9,8 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,9 +25,11 @@ from mtdinterp.checkpoint_files import (
     CONFIG,
     HISTORY,
     SCHEMA,
+    UNFINISHED,
     WEIGHTS,
     CheckpointError,
     check_replaceable,
+    find_checkpoint,
     read_config,
 )
 from mtdinterp.models import (
@@ -62,9 +65,27 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint; an older checkpoint at `path` is replaced, anything else there is refused."""
     target = Path(path).expanduser().resolve()
-    _check_pair(model, task)
+    config = describe(model, task, recipe, seeds)
     check_replaceable(target)
-    config = {
+    with staged(target) as staging:
+        write_config(staging, config)
+        write_weights(staging, model)
+        if history:
+            write_history(staging, history)
+        _open_to_umask(staging)
+        _move_into_place(staging, target)
+    return target
+
+
+def describe(
+    model: LensTransformer,
+    task: MTDTask,
+    recipe: Mapping[str, Any] | None = None,
+    seeds: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The contents of config.json."""
+    _check_pair(model, task)
+    return {
         "schema": SCHEMA,
         "model": model.config.to_dict(),
         "task": {
@@ -76,28 +97,62 @@ def save_checkpoint(
         "seeds": dict(seeds or {}),
         "versions": _versions(),
     }
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A directory beside `target` to fill and move there when complete, so that nobody ever sees half of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside its place and moved there when complete, so that nobody ever sees half of it.
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        (staging / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
-        save_file({name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()},
-                  staging / WEIGHTS)
-        if history:
-            (staging / HISTORY).write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
-        _open_to_umask(staging)
-        _move_into_place(staging, target)
+        yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return target
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write, which takes its place in one step."""
+    handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
+    os.close(handle)
+    unfinished = Path(name)
+    try:
+        yield unfinished
+        unfinished.chmod(0o666 & ~_umask())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    with replacing(directory / CONFIG) as path:
+        path.write_text(json.dumps(config, indent=1) + "\n")
+
+
+def write_weights(directory: Path, model: LensTransformer) -> None:
+    with replacing(directory / WEIGHTS) as path:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, path)
+
+
+def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None:
+    with replacing(directory / HISTORY) as path:
+        path.write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
 
 
 def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Read a checkpoint directory; the model comes back in evaluation mode."""
-    source = Path(path).expanduser()
-    if not source.is_dir():
-        raise CheckpointError(f"{source}: no such checkpoint directory")
+    """Read a checkpoint directory, or one of the models that ship with the package by its name.
+
+    The model comes back in evaluation mode.
+    """
+    source = find_checkpoint(path)
     config = read_config(source)
+    model, task = build(source, config)
+    _load_weights(model, source / WEIGHTS)
+    return Checkpoint(model.eval(), task, config, read_history(source), source)
+
+
+def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTDTask]:
+    """The untrained model and the task that a configuration describes."""
     try:
         model = _build_model(config["model"])
         task = MTDTask(**config["task"])
@@ -106,8 +161,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
         raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{source / CONFIG}: {error}") from error
-    _load_weights(model, source / WEIGHTS)
-    return Checkpoint(model.eval(), task, config, _read_history(source / HISTORY), source)
+    return model, task
 
 
 def _check_pair(model: LensTransformer, task: MTDTask) -> None:
@@ -126,7 +180,8 @@ def _build_model(values: Mapping[str, Any]) -> LensTransformer:
     raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
 
 
-def _read_history(path: Path) -> list[dict[str, Any]]:
+def read_history(source: Path) -> list[dict[str, Any]]:
+    path = source / HISTORY
     if not path.exists():
         return []
     try:
@@ -174,12 +229,14 @@ def _move_into_place(staging: Path, target: Path) -> None:
 
 
 def _open_to_umask(directory: Path) -> None:
-    """Give a private staging directory the permissions that ordinary files and directories get here."""
+    """Give a private staging directory the permissions that ordinary directories get here."""
+    directory.chmod(0o777 & ~_umask())
+
+
+def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
-    for entry in directory.iterdir():
-        entry.chmod(0o666 & ~umask)
-    directory.chmod(0o777 & ~umask)
+    return umask
 
 
 def _versions() -> dict[str, str]:

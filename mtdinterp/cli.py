@@ -9,6 +9,8 @@ from typing import NoReturn
 from mtdinterp import __version__
 
 COMMANDS = {
+    "train": ("mtdinterp.commands.train", "train a model and watch how far it is from the construction"),
+    "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "construct": ("mtdinterp.commands.construct", "write an exact construction as a checkpoint and compare it"),
     "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios in one run"),
 }
@@ -26,7 +28,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="mtdinterp",
         description="Which algorithm did a transformer learn? Exact answers on the MTD task.",
-        epilog="example: mtdinterp construct --order 4 --length 64 --out out/one-step",
+        epilog="example: mtdinterp train --order 4 --length 64 --out out/m4",
     )
     parser.add_argument("--version", action="version", version=f"mtdinterp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)

@@ -1,8 +1,11 @@
 """Progress on standard error: a bar on a terminal, a line a stage elsewhere."""
 
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 @contextmanager
@@ -28,3 +31,49 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
         yield begin
     finally:
         bar.close()
+
+
+class LiveLine:
+    """Training as one line that renews itself on a terminal, and as a line an evaluation elsewhere."""
+
+    INTERVAL = 0.2
+    """Seconds between renewals."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self.total, self.stream = total, stream or sys.stderr
+        self.terminal = self.stream.isatty()
+        self.latest, self.step, self.first, self.begun, self.shown = "", 0, 0, time.monotonic(), 0.0
+
+    def started(self, step: int) -> None:
+        """Training begins, or goes on, at this step."""
+        self.step = self.first = step
+        self.begun = time.monotonic()
+
+    def stepped(self, step: int) -> None:
+        self.step = step
+        now = time.monotonic()
+        if self.terminal and now - self.shown >= self.INTERVAL:
+            self.shown = now
+            width = shutil.get_terminal_size().columns - 1
+            self.stream.write("\r\x1b[2K" + f"{self.pace()}  {self.latest}"[:width])
+            self.stream.flush()
+
+    def evaluated(self, text: str) -> None:
+        self.latest = text
+        if not self.terminal:
+            print(f"{self.pace()}  {text}", file=self.stream, flush=True)
+
+    def pace(self) -> str:
+        """Step, steps a second and time left."""
+        taken, seconds = self.step - self.first, time.monotonic() - self.begun
+        if not taken:
+            return f"step {self.step}/{self.total}"
+        minutes, left = divmod(int((self.total - self.step) * seconds / taken), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+        return f"step {self.step}/{self.total}  {taken / seconds:.0f} steps/s  {clock} left"
+
+    def close(self) -> None:
+        if self.terminal:
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()

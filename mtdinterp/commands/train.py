@@ -1,0 +1,222 @@
+"""`mtdinterp train`: train a model, watch it, and leave a checkpoint that can be loaded and resumed."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtdinterp.commands.flags import (
+    add_json_flag,
+    add_model_flags,
+    add_task_flags,
+    at_least,
+    check_order_below_length,
+    number,
+)
+from mtdinterp.commands.progress import LiveLine, stages
+
+if TYPE_CHECKING:
+    from mtdinterp.training import Trainer
+    from mtdinterp.training.run import Run
+
+RECIPE_FLAGS: dict[str, dict[str, Any]] = {
+    "steps": {"type": at_least(1), "metavar": "N", "help": "how many"},
+    "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences a step"},
+    "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
+    "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "of Adam"},
+    "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
+    "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
+    "initialisation": {"choices": ("tied", "default", "small", "torch", "mirrored"), "help": "where to start"},
+    "targets": {"choices": ("expected", "sampled"), "help": "the true next distribution, or one draw from it"},
+    "loss": {"choices": ("mse", "cross-entropy"), "help": "mean squared error, or cross-entropy of a softmax"},
+    "supervision": {"choices": ("last", "all"), "help": "positions that have a target"},
+    "evaluate_every": {"type": at_least(1), "metavar": "N", "help": "steps between evaluations"},
+    "save_every": {"type": at_least(1), "metavar": "N", "help": "steps between saves"},
+    "device": {"metavar": "NAME", "help": "as torch names it (cpu)"},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = ("examples:\n  mtdinterp train --order 4 --length 64 --out out/m4\n"
+                     "  mtdinterp train --architecture standard --recipe fast --seed 1\n"
+                     "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
+                     "  mtdinterp train --resume out/paper")
+    add_task_flags(parser)
+    add_model_flags(parser)
+    parser.add_argument("--heads", type=at_least(1), default=1, metavar="H", help="heads a layer (1)")
+    parser.add_argument("--d-rel", type=at_least(1), metavar="D",
+                        help="width of the disentangled value table (the order)")
+    parser.add_argument("--d-model", type=at_least(1), default=32, metavar="D", help="width of the standard one (32)")
+    parser.add_argument("--recipe", choices=("fast", "paper"), default="fast", help="the set of choices (fast)")
+    group = parser.add_argument_group("parts of the recipe, each instead of what the recipe says")
+    for name, settings in RECIPE_FLAGS.items():
+        group.add_argument("--" + name.replace("_", "-"), dest=name, **settings)
+    parser.add_argument("--out", metavar="DIR", help="a new or empty directory (out/NAME)")
+    parser.add_argument("--resume", metavar="DIR", help="go on with the run that is there, with its own settings")
+    parser.add_argument("--wandb", metavar="PROJECT",
+                        help="also log to Weights & Biases, offline unless WANDB_MODE says otherwise")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
+    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L5][-s{seed}]."""
+    depth = "" if layers == 3 else f"-L{layers}"
+    return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
+
+
+def run(options: argparse.Namespace) -> int:
+    check_order_below_length(options)
+    out = Path(options.resume or options.out or Path("out") / model_name(
+        options.architecture, options.order, options.length, options.layers, options.seed))
+    _check_directory(out, resume=bool(options.resume))
+    with stages(2) as stage:
+        stage("importing")
+        opened = _resume(options) if options.resume else _begin(options, out)
+        stage("preparing the held-out set")
+        context = opened()
+        running = context.__enter__()
+    try:
+        interrupted = _train(running, options)
+    finally:
+        context.__exit__(None, None, None)
+    result = {**_summary(running), "interrupted": interrupted}
+    print(json.dumps(result, indent=1) if options.json else _table(result))
+    if interrupted:
+        print(f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Go on with:\n"
+              f"  mtdinterp train --resume {running.path}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _check_directory(path: Path, resume: bool) -> None:
+    """Before anything heavy is imported."""
+    from mtdinterp.checkpoint_files import TRAINING, CheckpointError, read_config
+
+    if resume:
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: no such directory to resume")
+        if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
+            raise CheckpointError(f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)")
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(f"{path}: expected a new or empty directory; choose another with --out, or go on with "
+                              f"the run that is there by --resume {path}")
+
+
+def _begin(options: argparse.Namespace, out: Path) -> Any:
+    from mtdinterp import MTDTask
+    from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+    from mtdinterp.training import recipe_for
+    from mtdinterp.training.run import new_run
+
+    task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
+    shared = {"vocab_size": options.vocab_size, "length": options.length, "n_layers": options.layers,
+              "n_heads": options.heads}
+    model = (DisentangledTransformer(DisentangledConfig(**shared, d_rel=options.d_rel or options.order))
+             if options.architecture == "disentangled"
+             else StandardTransformer(StandardConfig(**shared, d_model=options.d_model)))
+    changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
+    recipe = recipe_for(options.recipe, options.architecture, options.layers, **changes)
+    return lambda: new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
+
+
+def _resume(options: argparse.Namespace) -> Any:
+    from mtdinterp.training.run import resumed_run
+
+    return lambda: resumed_run(options.resume)
+
+
+def _train(running: "Run", options: argparse.Namespace) -> bool:
+    """Train to the end or to Ctrl-C, saving on the way; whether it was the latter."""
+    trainer = running.trainer
+    line = LiveLine(trainer.recipe.steps)
+    stop = {"asked": False}
+    with _on_interrupt(stop), _logging(options, running) as log:
+
+        def after_evaluation(trainer: "Trainer") -> None:
+            line.evaluated(describe_evaluation(trainer.history[-1]))
+            log(trainer.history[-1])
+
+        def after_step(trainer: "Trainer") -> bool:
+            line.stepped(trainer.step)
+            if trainer.step % trainer.recipe.save_every == 0 and not trainer.finished:
+                running.save()
+            return not stop["asked"]
+
+        try:
+            line.started(trainer.step)
+            trainer.run(after_step, after_evaluation)
+        finally:
+            line.close()
+        running.save()
+    return stop["asked"] and not trainer.finished
+
+
+@contextmanager
+def _on_interrupt(stop: dict[str, bool]) -> Iterator[None]:
+    """Ctrl-C ends the run after the step it is in; a second one ends it at once."""
+
+    def handle(number: int, frame: Any) -> None:
+        if stop["asked"]:
+            raise KeyboardInterrupt
+        stop["asked"] = True
+
+    try:
+        before = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread, where signals do not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextManager[Any]:
+    from mtdinterp.training.tracking import tracker
+
+    trainer = running.trainer
+    return tracker(options.wandb, running.path.name, {
+        "recipe": trainer.recipe.to_dict(), "model": trainer.model.config.to_dict(), "seed": trainer.seed,
+        "order": trainer.task.order,
+    })
+
+
+def describe_evaluation(entry: dict[str, Any]) -> str:
+    """One evaluation in a few words."""
+    loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f}  "
+    return (f"{loss}KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step MD  β {entry['beta']:.1f}  "
+            f"{entry['branch']} (gain {entry['gain']:.2f})")
+
+
+def _summary(running: "Run") -> dict[str, Any]:
+    trainer = running.trainer
+    last = trainer.history[-1]
+    return {
+        "checkpoint": str(running.path),
+        "step": trainer.step,
+        "steps": trainer.recipe.steps,
+        "seconds": trainer.seconds,
+        **{key: last[key] for key in ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")},
+        "optimal_beta": trainer.held_out.beta,
+        "kl_of_estimators": trainer.held_out.kl,
+    }
+
+
+def _table(result: dict[str, Any]) -> str:
+    names = {"uniform": "uniform weights", "one_step": "one-step MD (tuned)", "two_step": "two-step MD (tuned)",
+             "exact_bayes": "exact posterior mean"}
+    rows = [("this model", result["kl"]), *((names[key], kl) for key, kl in result["kl_of_estimators"].items())]
+    lines = [f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
+             f"KL(truth ‖ prediction) on held-out sequences, standard error {result['kl_stderr']:.1g}:"]
+    lines += [f"  {name:<22} {kl:.5f}" for name, kl in rows]
+    lines += [f"ratio to one-step MD     {result['ratio']:.3f}",
+              f"β of the last layer      {result['beta']:.1f} (R² {result['beta_r2']:.2f}; "
+              f"optimum {result['optimal_beta']:.1f})",
+              f"branch                   {result['branch']} (gain {result['gain']:.2f}, R² {result['gain_r2']:.2f})",
+              f"checkpoint               {result['checkpoint']}"]
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""How good a model is: KL to the truth on fixed held-out sequences, next to estimators that are scored once."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from mtdinterp.estimators import (
+    exact_posterior_mean,
+    mirror_descent,
+    predict_next,
+    tune_learning_rate,
+    uniform_weights,
+)
+from mtdinterp.metrics import Score, score
+from mtdinterp.models import LensTransformer
+from mtdinterp.task import MTDTask, Sample
+
+HELD_OUT_SEED = (20_231, 1)
+"""Held-out sequences are the same for every model of a task and length."""
+N_SEQUENCES = 4096
+BAYES_NODES = 200_000
+"""Largest quadrature rule for the exact posterior mean here; beyond that it is left out of the table."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Sequences, and what the estimators reach on them: KL to the truth by name."""
+
+    task: MTDTask
+    data: Sample
+    kl: dict[str, float]
+    """uniform, one_step, two_step (both tuned), exact_bayes (where it can be computed)."""
+    beta: float
+    """β of tuned one-step mirror descent."""
+
+    @classmethod
+    def prepare(
+        cls, task: MTDTask, length: int, n_sequences: int = N_SEQUENCES, bayes: bool = True
+    ) -> "HeldOut":
+        data = task.sample(n_sequences, length, seed=HELD_OUT_SEED)
+        rates = {steps: tune_learning_rate(task, length, steps=steps) for steps in (1, 2)}
+        problem = (task.transition, data.tokens, task.order)
+        estimates: dict[str, Callable[[], Tensor]] = {
+            "uniform": lambda: uniform_weights(*problem),
+            "one_step": lambda: mirror_descent(*problem, rates[1].learning_rate),
+            "two_step": lambda: mirror_descent(*problem, rates[2].learning_rate, steps=2),
+        }
+        kl = {name: _kl(task, data, estimate()) for name, estimate in estimates.items()}
+        if bayes:
+            with contextlib.suppress(ValueError):  # many lags on long sequences: the rule would be too large
+                kl["exact_bayes"] = _kl(task, data, exact_posterior_mean(
+                    *problem, task.concentration, tolerance=1e-5, max_nodes=BAYES_NODES))
+        return cls(task, data, kl, rates[1].beta)
+
+    def score(self, model: LensTransformer, softmax: bool = False) -> Score:
+        """The model's KL to the truth at the last position; with `softmax` its outputs are logits."""
+        return score(self.data.next_probs, predictions(model, self.data.tokens, softmax))
+
+
+def predictions(model: LensTransformer, tokens: Tensor, softmax: bool = False) -> Float64[Tensor, "batch vocab"]:
+    """Raw outputs at the last position, some sequences at a time."""
+    at_once = max(1, min(512, 2**24 // tokens.shape[1] ** 2))
+    with torch.no_grad():
+        outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
+    return outputs.softmax(-1) if softmax else outputs
+
+
+def _kl(task: MTDTask, data: Sample, weights: Tensor) -> float:
+    return score(data.next_probs, predict_next(task.transition, data.tokens, weights)).kl

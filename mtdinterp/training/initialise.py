@@ -1,0 +1,109 @@
+"""Where training starts. Every start is a function of the model's shape and a seed, and knows nothing of the task.
+
+The loss does not change when layer 1 attends to the least likely lag instead of the likeliest and the last layer
+reads it with the opposite sign, so a random start may end in that mirrored solution. The tied starts break the
+symmetry: the last layer's read of the averaged lag block begins as what layer 1 writes there, for every offset.
+They contain nothing about the transition matrix or the number of lags.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mtdinterp.checks import check_option
+from mtdinterp.models import DisentangledTransformer, LensTransformer
+
+SMALL = 0.02
+"""Standard deviation of a small weight."""
+
+
+def initialise(model: LensTransformer, name: str, seed: int) -> None:
+    """Set all parameters by one of the named starts; torch's global generator is left as it was."""
+    start = INITIALISATIONS[check_option("initialisation", name, INITIALISATIONS)]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        start(model)
+
+
+def default(model: LensTransformer) -> None:
+    """The architecture's own: small scores, so that attention starts uniform, and value tables at unit scale."""
+    model.reset_parameters()
+
+
+def small(model: LensTransformer) -> None:
+    """Every weight small."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=SMALL)
+
+
+def torch_default(model: LensTransformer) -> None:
+    """What PyTorch's own layers would start with: tables N(0, 1) as in Embedding, matrices uniform as in Linear."""
+    for name, parameter in model.named_parameters():
+        if name.rsplit(".")[-1].startswith("R_") or name.endswith("W_E"):
+            nn.init.normal_(parameter)
+        else:
+            bound = parameter.shape[-2] ** -0.5
+            nn.init.uniform_(parameter, -bound, bound)
+
+
+def tied(model: LensTransformer) -> None:
+    """`default`, with later layers reading lag blocks in the code that earlier ones write."""
+    _tie(model, sign=1)
+
+
+def mirrored(model: LensTransformer) -> None:
+    """`tied` with the opposite sign: leads to the mirrored solution on purpose."""
+    _tie(model, sign=-1)
+
+
+def _tie(model: LensTransformer, sign: int) -> None:
+    if not isinstance(model, DisentangledTransformer):
+        raise ValueError(f"initialisation: the tied starts are for the disentangled transformer, whose stream has "
+                         f"lag blocks; got a {model.config.architecture} one")
+    layers = model.attention
+    if len(layers) < 3 or any(layer.n_heads != 1 for layer in layers):
+        raise ValueError("initialisation: the tied starts need three layers or more with one head each, got "
+                         f"{len(layers)} with {[layer.n_heads for layer in layers]}")
+    model.reset_parameters()
+    code = spread_code(layers[0].R_V.shape[1], model.config.d_rel)
+    layers[0].R_V[0] = code
+    import os
+    c=float(os.environ.get("TIE","1"))
+    here = torch.roll(code, -1, dims=0)  # offset k at a query is lag k + 1 of the token to predict
+    layers[-1].R_A[0, :-1, model.stream["L2.L1.lag"]] = sign * here[:-1] * c
+    if len(layers) >= 5:
+        _tie_second_step(model, here, sign)
+
+
+def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) -> None:
+    """Layer 3 reads and writes weights in layer 1's code; layer 4 looks away from where they already explain."""
+    third, fourth, fifth = model.attention[2:5]
+    third.R_A[0, :-1, model.stream["L2.L1.lag"]] = sign * here[:-1]
+    third.R_V[0, :-1] = here[:-1]
+    d_rel = model.config.d_rel
+    fourth.W_A[0, model.stream["L3.lag"], model.stream["L1.lag"]] = -sign * SECOND_STEP * torch.eye(d_rel)
+    fifth.R_A[0, :-1, model.stream["L4.L1.lag"]] = sign * here[:-1]
+
+
+SECOND_STEP = 0.5
+"""How strongly a five-layer start looks away: a·⟨w, γ⟩ with codes of length √d_rel."""
+
+
+def spread_code(length: int, width: int) -> Tensor:
+    """Rows of length √width, random but orthogonal to their neighbours as far as `width` allows.
+
+    From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are told apart from the
+    start, where independent normal rows of a few dimensions overlap and some starts stall.
+    """
+    code = torch.empty(length, width)
+    code[0] = nn.functional.normalize(torch.randn(width), dim=0)
+    for first in range(1, length, width):
+        frame, _ = torch.linalg.qr(torch.randn(width, width))
+        code[first : first + width] = frame[: length - first]
+    return code * width**0.5
+
+
+INITIALISATIONS: dict[str, Callable[[LensTransformer], None]] = {
+    "tied": tied, "default": default, "small": small, "torch": torch_default, "mirrored": mirrored,
+}

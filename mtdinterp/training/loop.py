@@ -1,0 +1,134 @@
+"""The training loop: steps, evaluations, and a state from which it goes on as if it had never stopped."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtdinterp.models import LensTransformer, prediction_loss
+from mtdinterp.readout import read
+from mtdinterp.task import MTDTask
+from mtdinterp.training.data import Batch, batches
+from mtdinterp.training.evaluation import HeldOut
+from mtdinterp.training.recipes import Recipe
+
+READ_CELLS = 2**22
+"""Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A model in training. Everything that decides its next step is in the model, the optimizer and `step`."""
+
+    model: LensTransformer
+    task: MTDTask
+    recipe: Recipe
+    seed: int
+    held_out: HeldOut
+    step: int = 0
+    """Steps taken so far."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One entry an evaluation."""
+    seconds: float = 0.0
+    """Time spent in training so far, over all sessions."""
+    losses: list[float] = field(default_factory=list)
+    """Loss of every step since the last evaluation."""
+
+    def __post_init__(self) -> None:
+        self.model.to(self.recipe.device).train()
+        fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.recipe.learning_rate,
+                                          betas=self.recipe.adam_betas, fused=fused)
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.recipe.steps
+
+    def run(
+        self,
+        after_step: Callable[["Trainer"], bool] = lambda trainer: True,
+        after_evaluation: Callable[["Trainer"], None] = lambda trainer: None,
+    ) -> None:
+        """Train to the end, or until `after_step` returns False."""
+        if self.step == 0 and not self.history:
+            self.evaluate()
+            after_evaluation(self)
+        clock = time.perf_counter()
+        source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
+        try:
+            for batch in source:
+                self.losses.append(self.take_step(batch))
+                self.step += 1
+                now = time.perf_counter()
+                self.seconds, clock = self.seconds + now - clock, now
+                if self.step % self.recipe.evaluate_every == 0 or self.finished:
+                    self.evaluate()
+                    after_evaluation(self)
+                if not after_step(self):
+                    return
+        finally:
+            source.close()  # type: ignore[attr-defined]
+
+    def take_step(self, batch: Batch) -> float:
+        """One update; the loss before it."""
+        device, size = self.recipe.device, self.recipe.micro_batch_size or len(batch.tokens)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate_at(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for tokens, targets in zip(batch.tokens.split(size), batch.targets.split(size), strict=True):
+            share = len(tokens) / len(batch.tokens)
+            loss = prediction_loss(self.model, tokens.to(device), targets.to(device), self.recipe.loss)
+            (loss if share == 1 else loss * share).backward()
+            total += loss.item() * share
+        self.optimizer.step()
+        return total
+
+    def evaluate(self) -> dict[str, Any]:
+        """Score and read the model, and append what was found to the history."""
+        tokens = self.held_out.data.tokens
+        few = tokens[: max(32, min(256, READ_CELLS // tokens.shape[1] ** 2))]
+        result = self.held_out.score(self.model, softmax=self.recipe.loss == "cross-entropy")
+        reading = read(self.model, self.task, few)
+        entry = {
+            "step": self.step,
+            "loss": sum(self.losses) / len(self.losses) if self.losses else None,
+            "kl": result.kl,
+            "kl_stderr": result.stderr,
+            "clipped": result.clipped,
+            "ratio": result.kl / self.held_out.kl["one_step"],
+            "beta": reading.beta.value,
+            "beta_r2": reading.beta.r2,
+            "gain": reading.gain.value,
+            "gain_r2": reading.gain.r2,
+            "branch": reading.branch,
+            "learning_rate": self.recipe.rate_at(self.step),
+            "seconds": self.seconds,
+        }
+        self.losses = []
+        self.history.append(entry)
+        return entry
+
+    def state(self) -> dict[str, Any]:
+        """All that a run needs to go on, as tensors and plain values."""
+        return {
+            "step": self.step,
+            "model": {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "losses": torch.tensor(self.losses, dtype=torch.float64),
+            "evaluations": len(self.history),
+            "seconds": self.seconds,
+            "threads": torch.get_num_threads(),
+        }
+
+    def restore(self, state: dict[str, Any], history: list[dict[str, Any]]) -> None:
+        """Go back to where `state` was taken; `history` may know of later evaluations, which are forgotten."""
+        weights: dict[str, Tensor] = state["model"]
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.losses = state["losses"].tolist()
+        self.history = history[: state["evaluations"]]

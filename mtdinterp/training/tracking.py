@@ -1,0 +1,26 @@
+"""Optional logging to Weights & Biases: offline unless the environment says otherwise."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def tracker(
+    project: str | None, name: str, config: Mapping[str, Any]
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function to call with every evaluation; without a project it does nothing."""
+    if project is None:
+        yield lambda entry: None
+        return
+    try:
+        import wandb
+    except ImportError:
+        raise ValueError("--wandb needs the wandb package: pip install wandb") from None
+    mode: Any = os.environ.get("WANDB_MODE", "offline")
+    run = wandb.init(project=project, name=name, config=dict(config), mode=mode)
+    try:
+        yield lambda entry: run.log(dict(entry), step=entry["step"])
+    finally:
+        run.finish()
