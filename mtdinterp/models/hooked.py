@@ -45,9 +45,14 @@ def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) ->
     )
 
 
-def listening(hook: HookPoint) -> bool:
-    """Whether anything is attached to a hook point, by TransformerLens or by torch itself."""
+def listening(hook: nn.Module) -> bool:
+    """Whether anything is attached to a hook point (or any module), by TransformerLens or by torch itself."""
     return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks or hook._backward_pre_hooks)
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether anything is attached to any module of a model: then every step must be taken where it can be seen."""
+    return any(map(listening, model.modules()))
 
 
 def tap(hook: HookPoint, value: Tensor, place: slice | None = None, width: int | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
 from mtdinterp.models.config import ModelConfig
-from mtdinterp.models.hooked import LensConfig, Unembed, listening, tap
+from mtdinterp.models.hooked import LensConfig, Unembed, is_watched, tap
 from mtdinterp.models.stream import Stream
 from mtdinterp.native.step import FoldedLayer
 
@@ -51,7 +51,7 @@ class LensTransformer(HookedRootModule):
             raise ValueError("return_type: the loss is over all positions but the last, so it needs two tokens or more "
                              f"and last_only=False; got {sequence.shape[1]} and last_only={last_only}")
         # If anything listens anywhere, every layer is eager: runs that are compared take the same path.
-        watched = any(map(listening, self.hook_points()))
+        watched = is_watched(self)
         embedded = self.embed(sequence)
         if watched and torch.is_grad_enabled() and not embedded.requires_grad:
             embedded.requires_grad_()  # one-hot embeddings are data, but backward hooks need a gradient to see

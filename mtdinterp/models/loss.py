@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.models.hooked import listening
+from mtdinterp.models.hooked import is_watched
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native import use_kernels
 from mtdinterp.native.step import LOSSES, can_step, fused_loss
@@ -29,7 +29,8 @@ def prediction_loss(
     wanted = (len(sequence), *(() if last_only else (sequence.shape[1],)), model.config.vocab_size)
     if tuple(targets.shape) != wanted:
         raise ValueError(f"targets: expected shape {list(wanted)}, got {list(targets.shape)}")
-    if not any(map(listening, model.hook_points())) and use_kernels():
+    # What the kernel cannot give: a look inside, and gradients of the targets.
+    if use_kernels() and not is_watched(model) and not targets.requires_grad:
         layers = model.folded_layers()
         if can_step(layers, model.W_U, sequence, last_only):
             return fused_loss(layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss)

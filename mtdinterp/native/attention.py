@@ -80,9 +80,9 @@ def _backward(
 ) -> Grads:
     grad_v, grad_r, q, p, k, v = (_rows_contiguous(tensor) for tensor in (grad_v, grad_r, q, p, k, v))
     key_table, value_table = key_table.contiguous(), value_table.contiguous()
-    results = [torch.empty(tensor.shape) for tensor in (q, p, k, v)]
+    results = [tensor.new_empty(tensor.shape) for tensor in (q, p, k, v)]
     # Offsets that no sequence reaches keep a gradient of zero.
-    tables = [torch.zeros(table.shape) for table in (key_table, value_table)]
+    tables = [table.new_zeros(table.shape) for table in (key_table, value_table)]
     problem = _problem(q, p, k, v, key_table, value_table, stats)
     gradients = _Gradients(*map(_operand, (grad_v, grad_r, *results)), *(table.data_ptr() for table in tables))
     required_library().relative_attention_backward(ctypes.byref(problem), ctypes.byref(gradients))

@@ -58,7 +58,7 @@ void score(const Shape& s, const Packed& x, const Table& table, int first, int r
 }
 
 // A score that no key can have: its exponential is zero.
-constexpr float MASKED = -1e30f;
+constexpr float MASKED = -INFINITY;
 
 // Hide the keys after each row's own position, up to `stop`. Row r of a tile stands at position i + r.
 inline void mask_future(float* tile, int stride, int rows, int i, int stop) {
@@ -242,6 +242,36 @@ struct Backward {
                 attention_slopes<1>(a_rows + r * stride, ds_rows + r * stride, stride, stop, sums + r);
     }
 };
+
+// A matrix by padded rows, and its transpose.
+struct Matrix {
+    int rows = 0, columns = 0, stride = 0, t_stride = 0;
+    Buffer memory, t_memory;
+    float *data = nullptr, *transposed = nullptr;
+    void pack(const float* from, int n_rows, int n_columns) {
+        rows = n_rows, columns = n_columns, stride = padded(columns), t_stride = padded(rows);
+        data = memory.make(int64_t(rows) * stride);
+        transposed = t_memory.make(int64_t(columns) * t_stride);
+        pack_rows(data, stride, from, columns, rows, columns);
+        for (int row = 0; row < rows; ++row)
+            for (int column = 0; column < columns; ++column) transposed[column * t_stride + row] = from[row * columns + column];
+    }
+};
+
+std::vector<Matrix> pack_matrices(const float* from, int count, int rows, int columns) {
+    std::vector<Matrix> packed(count);
+    for (int h = 0; h < count; ++h) packed[h].pack(from + int64_t(h) * rows * columns, rows, columns);
+    return packed;
+}
+
+// to[r] = from[r] M for n rows; `depth` is the number of rows of M.
+void multiply(float* to, int to_stride, const float* from, int from_stride, int n, const float* M, int m_stride, int depth) {
+    for (int first = 0; first < n; first += ROWS) {
+        const int rows = n - first < ROWS ? n - first : ROWS;
+        gather(rows, to + int64_t(first) * to_stride, to_stride, from + int64_t(first) * from_stride, from_stride, 0, depth,
+               M, m_stride, m_stride);
+    }
+}
 
 // Which items a thread takes: contiguous and fixed, so that sums have a fixed order.
 struct Share {

@@ -23,14 +23,13 @@ namespace {
 // The stream of one sequence, which is queries' positions, keys and values at once, and the queries of one head.
 struct StreamOperands {
     const Shape& s;
-    Buffer row_memory, feature_memory, q_memory, w_memory;
-    float *rows, *features, *q, *w;
+    Buffer row_memory, feature_memory, q_memory;
+    float *rows, *features, *q;
 
     explicit StreamOperands(const Shape& shape) : s(shape) {
         rows = row_memory.make(int64_t(s.keys) * s.d_key8);
         features = feature_memory.make(int64_t(s.d_key) * s.feature_stride);
         q = q_memory.make(int64_t(s.queries) * s.d_key8);
-        w = w_memory.make(int64_t(s.d_key) * s.d_key8);
     }
 
     const float* query_rows() const { return rows + int64_t(s.keys - s.queries) * s.d_key8; }
@@ -41,23 +40,14 @@ struct StreamOperands {
     }
 
     // q = h W_A at the queries' positions.
-    Packed project(const float* W_A) {
-        pack_rows(w, s.d_key8, W_A, s.d_key, s.d_key, s.d_key);
-        multiply(q, query_rows(), w);
+    Packed project(const Matrix& W_A) {
+        multiply(q, s.d_key8, query_rows(), s.d_key8, s.queries, W_A.data, W_A.stride, s.d_key);
         return {q, query_rows(), rows, rows, features, features};
-    }
-
-    // to[r] = from[r] M for all query rows, M [d_in][d_in padded].
-    void multiply(float* to, const float* from, const float* M) const {
-        for (int first = 0; first < s.queries; first += ROWS) {
-            const int count = s.queries - first < ROWS ? s.queries - first : ROWS;
-            gather(count, to + first * s.d_key8, s.d_key8, from + first * s.d_key8, s.d_key8, 0, s.d_key, M, s.d_key8, s.d_key8);
-        }
     }
 };
 
-void layer_forward(const Layer& l, float* out, const std::vector<Table>& keys, const std::vector<Table>& values,
-                   int thread) {
+void layer_forward(const Layer& l, float* out, const std::vector<Matrix>& W_A, const std::vector<Table>& keys,
+                   const std::vector<Table>& values, int thread) {
     const Share share(l.batch, thread, l.threads);
     if (share.begin == share.end) return;
     const Shape s(l.queries, l.keys, l.d_in, l.d_in, l.d_in, l.d_rel);
@@ -69,15 +59,15 @@ void layer_forward(const Layer& l, float* out, const std::vector<Table>& keys, c
         float* to = out + b * l.queries * d_out;
         unpack_rows(to, d_out, operands.query_rows(), s.d_key8, l.queries, l.d_in);
         for (int h = 0; h < l.heads; ++h) {
-            const Packed x = operands.project(l.W_A + int64_t(h) * l.d_in * l.d_in);
+            const Packed x = operands.project(W_A[h]);
             float* head = to + l.d_in + h * d_head;
             forward.run(x, keys[h], values[h], l.stats + (b * l.heads + h) * l.queries * 2, head, d_out, head + l.d_in, d_out);
         }
     }
 }
 
-void layer_backward(const Layer& l, const LayerGradients& g, const std::vector<Table>& keys,
-                    const std::vector<Table>& values, float* w_sum, float* key_sum, float* value_sum, int thread) {
+void layer_backward(const Layer& l, const LayerGradients& g, const std::vector<Matrix>& W_A,
+                    const std::vector<Table>& keys, const std::vector<Table>& values, float* w_sum, float* key_sum, float* value_sum, int thread) {
     const Share share(l.batch, thread, l.threads);
     if (share.begin == share.end) return;
     const Shape s(l.queries, l.keys, l.d_in, l.d_in, l.d_in, l.d_rel);
@@ -85,21 +75,19 @@ void layer_backward(const Layer& l, const LayerGradients& g, const std::vector<T
     const int d8 = s.d_key8;
     StreamOperands operands(s);
     Backward backward(s);
-    Buffer memory[5];
+    Buffer memory[4];
     float* grad_v = memory[0].make(int64_t(s.queries) * s.d_value8);
     float* grad_r = memory[1].make(int64_t(s.queries) * s.d_rel8);
     float* through = memory[2].make(int64_t(s.queries) * d8);
-    float* transposed = memory[3].make(int64_t(l.d_in) * d8);
     for (int64_t b = share.begin; b < share.end; ++b) {
         operands.pack(l.stream + b * l.keys * l.d_in);
         const float* from = g.out + b * l.queries * d_out;
-        float* dh = memory[4].make(int64_t(s.keys) * d8);
+        float* dh = memory[3].make(int64_t(s.keys) * d8);
         float* dh_queries = dh + int64_t(s.keys - s.queries) * d8;
         for (int i = 0; i < s.queries; ++i)
             for (int d = 0; d < l.d_in; ++d) dh_queries[i * d8 + d] = from[i * d_out + d];
         for (int h = 0; h < l.heads; ++h) {
-            const float* W_A = l.W_A + int64_t(h) * l.d_in * l.d_in;
-            const Packed x = operands.project(W_A);
+            const Packed x = operands.project(W_A[h]);
             const float* head = from + l.d_in + h * d_head;
             pack_rows(grad_v, s.d_value8, head, d_out, s.queries, s.d_value);
             pack_rows(grad_r, s.d_rel8, head + l.d_in, d_out, s.queries, s.d_rel);
@@ -107,10 +95,9 @@ void layer_backward(const Layer& l, const LayerGradients& g, const std::vector<T
                          key_sum + int64_t(h) * s.keys * d8, value_sum + int64_t(h) * s.keys * s.d_rel8, g.stream != nullptr);
             scatter(w_sum + int64_t(h) * l.d_in * d8, d8, operands.query_rows(), d8, s.queries, 0, l.d_in, backward.dq, d8, d8);
             if (!g.stream) continue;
-            for (int row = 0; row < l.d_in; ++row)
-                for (int d = 0; d < l.d_in; ++d) transposed[row * d8 + d] = W_A[d * l.d_in + row];
-            operands.multiply(through, backward.dq, transposed);
-            for (int64_t n = 0; n < int64_t(s.queries) * d8; ++n) dh_queries[n] += through[n] + backward.dp[n];
+            multiply(through, d8, backward.dq, d8, s.queries, W_A[h].transposed, d8, l.d_in);
+            add(dh_queries, through, int64_t(s.queries) * d8);
+            add(dh_queries, backward.dp, int64_t(s.queries) * d8);
         }
         if (g.stream) unpack_rows(g.stream + b * l.keys * l.d_in, l.d_in, dh, d8, l.keys, l.d_in);
     }
@@ -122,14 +109,16 @@ extern "C" {
 
 void disentangled_layer_forward(const Layer* layer, float* out) {
     const Layer& l = *layer;
+    const auto W_A = pack_matrices(l.W_A, l.heads, l.d_in, l.d_in);
     const auto keys = pack_tables(l.R_A, l.heads, l.length, l.keys, l.d_in);
     const auto values = pack_tables(l.R_V, l.heads, l.length, l.keys, l.d_rel);
 #pragma omp parallel for num_threads(l.threads) schedule(static, 1)
-    for (int thread = 0; thread < l.threads; ++thread) layer_forward(l, out, keys, values, thread);
+    for (int thread = 0; thread < l.threads; ++thread) layer_forward(l, out, W_A, keys, values, thread);
 }
 
 void disentangled_layer_backward(const Layer* layer, const LayerGradients* gradients) {
     const Layer& l = *layer;
+    const auto W_A = pack_matrices(l.W_A, l.heads, l.d_in, l.d_in);
     const auto keys = pack_tables(l.R_A, l.heads, l.length, l.keys, l.d_in);
     const auto values = pack_tables(l.R_V, l.heads, l.length, l.keys, l.d_rel);
     const int d8 = padded(l.d_in);
@@ -138,7 +127,7 @@ void disentangled_layer_backward(const Layer* layer, const LayerGradients* gradi
     Sums value_sums(int64_t(l.heads) * l.keys * padded(l.d_rel), l.threads);
 #pragma omp parallel for num_threads(l.threads) schedule(static, 1)
     for (int thread = 0; thread < l.threads; ++thread)
-        layer_backward(l, *gradients, keys, values, w_sums.of(thread), key_sums.of(thread), value_sums.of(thread), thread);
+        layer_backward(l, *gradients, W_A, keys, values, w_sums.of(thread), key_sums.of(thread), value_sums.of(thread), thread);
     w_sums.into_matrix(gradients->W_A, 0, l.heads * l.d_in, l.d_in, l.threads);
     key_sums.into_table(gradients->R_A, 0, l.heads, l.length, l.keys, l.d_in, l.threads);
     value_sums.into_table(gradients->R_V, 0, l.heads, l.length, l.keys, l.d_rel, l.threads);

@@ -55,7 +55,7 @@ def _backward(
     grad: Tensor, stream: Tensor, W_A: Tensor, R_A: Tensor, R_V: Tensor, stats: Tensor, needs_stream: bool
 ) -> Grads:
     grad, stream, W_A, R_A, R_V = (tensor.contiguous() for tensor in (grad, stream, W_A, R_A, R_V))
-    d_stream = torch.empty_like(stream) if needs_stream else torch.empty(0)
+    d_stream = torch.empty_like(stream) if needs_stream else stream.new_empty(0)
     d_W_A = torch.empty_like(W_A)
     d_R_A, d_R_V = torch.zeros_like(R_A), torch.zeros_like(R_V)  # offsets that no sequence reaches keep zero
     gradients = _LayerGradients(grad.data_ptr(), d_stream.data_ptr() if needs_stream else None, d_W_A.data_ptr(),

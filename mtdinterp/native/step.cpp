@@ -32,30 +32,6 @@ struct Step {
 
 namespace {
 
-// A matrix by padded rows, and its transpose.
-struct Matrix {
-    int rows = 0, columns = 0, stride = 0, t_stride = 0;
-    Buffer memory, t_memory;
-    float *data = nullptr, *transposed = nullptr;
-    void pack(const float* from, int n_rows, int n_columns) {
-        rows = n_rows, columns = n_columns, stride = padded(columns), t_stride = padded(rows);
-        data = memory.make(int64_t(rows) * stride);
-        transposed = t_memory.make(int64_t(columns) * t_stride);
-        pack_rows(data, stride, from, columns, rows, columns);
-        for (int row = 0; row < rows; ++row)
-            for (int column = 0; column < columns; ++column) transposed[column * t_stride + row] = from[row * columns + column];
-    }
-};
-
-// to[r] = from[r] M for n rows; `depth` is the number of rows of M.
-void multiply(float* to, int to_stride, const float* from, int from_stride, int n, const float* M, int m_stride, int depth) {
-    for (int first = 0; first < n; first += ROWS) {
-        const int rows = n - first < ROWS ? n - first : ROWS;
-        gather(rows, to + int64_t(first) * to_stride, to_stride, from + int64_t(first) * from_stride, from_stride, 0, depth,
-               M, m_stride, m_stride);
-    }
-}
-
 // What all threads read of a layer, and where its gradients stand in a thread's sums.
 struct PackedLayer {
     StepLayer info;
@@ -68,16 +44,15 @@ struct PackedLayer {
         const int heads = layer.heads, d_in = layer.d_in;
         keys = pack_tables(layer.keys, heads, length, n_keys, d_in);
         values = pack_tables(layer.values, heads, length, n_keys, layer.d_rel);
-        M.resize(heads), mix.resize(layer.mix ? heads : 0);
-        for (int h = 0; h < heads; ++h) M[h].pack(layer.M + int64_t(h) * d_in * d_in, d_in, d_in);
-        for (size_t h = 0; h < mix.size(); ++h) mix[h].pack(layer.mix + int64_t(h) * d_in * layer.d_out, d_in, layer.d_out);
+        M = pack_matrices(layer.M, heads, d_in, d_in);
+        mix = pack_matrices(layer.mix, layer.mix ? heads : 0, d_in, layer.d_out);
         if (layer.skip) skip.pack(layer.skip, d_in, layer.d_out);
         const auto take = [&end](int64_t size) { const int64_t at = end; end += size + MARGIN; return at; };
         at_M = take(int64_t(heads) * d_in * padded(d_in));
         at_keys = take(int64_t(heads) * n_keys * padded(d_in));
         at_values = take(int64_t(heads) * n_keys * padded(layer.d_rel));
-        at_mix = take(int64_t(heads) * d_in * padded(layer.d_out));
-        at_skip = take(int64_t(d_in) * padded(layer.d_out));
+        at_mix = take(layer.mix ? int64_t(heads) * d_in * padded(layer.d_out) : 0);
+        at_skip = take(layer.skip ? int64_t(d_in) * padded(layer.d_out) : 0);
     }
 };
 
@@ -137,16 +112,18 @@ struct Run {
         }
     }
 
-    // From the gradient of the layer's output to `grad`, that of its input, and the sums of its parameters.
+    // From the gradient of the layer's output to the sums of its parameters, and to `grad`, that of its input, which
+    // the first layer does not need: tokens are data.
     void back(const float* d_out, int stride, float* sums, bool first) {
         const int d_in = s.d_key, d_rel = s.d_rel, queries = s.queries;
         const bool adds = !layer.mix.empty();
-        std::memset(grad, 0, int64_t(s.keys) * d_in8 * sizeof(float));
         float* at_queries = grad + int64_t(s.keys - queries) * d_in8;
-        if (layer.info.skip) {
-            scatter(sums + layer.at_skip, d_out8, query_rows(), d_in8, queries, 0, d_in, d_out, stride, d_out8);
-            multiply(at_queries, d_in8, d_out, stride, queries, layer.skip.transposed, d_in8, layer.info.d_out);
-        } else pack_rows(at_queries, d_in8, d_out, stride, queries, d_in);
+        if (layer.info.skip) scatter(sums + layer.at_skip, d_out8, query_rows(), d_in8, queries, 0, d_in, d_out, stride, d_out8);
+        if (!first) {
+            std::memset(grad, 0, int64_t(s.keys) * d_in8 * sizeof(float));
+            if (layer.info.skip) multiply(at_queries, d_in8, d_out, stride, queries, layer.skip.transposed, d_in8, layer.info.d_out);
+            else pack_rows(at_queries, d_in8, d_out, stride, queries, d_in);
+        }
         for (int h = 0; h < layer.info.heads; ++h) {
             if (adds) {
                 scatter(sums + layer.at_mix + int64_t(h) * d_in * d_out8, d_out8, content_of(h), d_in8, queries, 0, d_in, d_out,

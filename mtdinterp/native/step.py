@@ -60,30 +60,34 @@ def fused_loss(
     """The mean loss at the last positions, as many as there are targets, of the folded model on one-hot tokens."""
     check_option("loss", loss, LOSSES)
     parameters = [tensor for layer in layers for tensor in layer]
-    return _Loss.apply(tokens, targets, loss, unembedding, *parameters)
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (unembedding, *parameters))
+    return _Loss.apply(tokens, targets, loss, wanted, unembedding, *parameters)
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, targets: Tensor, loss: str, *parameters: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, tokens: Tensor, targets: Tensor, loss: str, wanted: bool, unembedding: Tensor, *layers: Tensor | None
+    ) -> Tensor:
+        parameters = (unembedding, *layers)
         given = [None if tensor is None else tensor.contiguous() for tensor in parameters]
-        wanted = any(ctx.needs_input_grad)
         # Offsets that no sequence reaches keep a gradient of zero.
         gradients = [torch.zeros_like(tensor) if wanted and tensor is not None else None for tensor in given]
-        result = torch.empty(())
-        _call(tokens.contiguous(), targets.float().contiguous(), loss, given, gradients, wanted, result)
-        ctx.gradients = gradients
-        ctx.save_for_backward(*parameters)
+        result = unembedding.new_empty(())
+        _call(tokens.contiguous(), targets.to(unembedding).contiguous(), loss, given, gradients, wanted, result)
+        ctx.save_for_backward(*gradients, *parameters)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scale = grad.item()
-        gradients = [tensor if tensor is None or scale == 1 else tensor * scale for tensor in ctx.gradients]
+        saved = ctx.saved_tensors
+        gradients, parameters = saved[: len(saved) // 2], saved[len(saved) // 2 :]
+        gradients = [tensor if tensor is None or scale == 1 else tensor * scale for tensor in gradients]
         if torch.is_grad_enabled():  # create_graph: what comes back must not pass for a constant
             gradients = [tensor if tensor is None else _Once.apply(tensor, parameter)
-                         for tensor, parameter in zip(gradients, ctx.saved_tensors, strict=True)]
-        return None, None, None, *gradients
+                         for tensor, parameter in zip(gradients, parameters, strict=True)]
+        return None, None, None, None, *gradients
 
 
 class _Once(torch.autograd.Function):

@@ -27,7 +27,7 @@ inline Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x}; }
 
 // Hold a loaded vector in its register: a compiler may load it again for every product otherwise, and loads are what
 // these loops run out of first.
-#if defined(__x86_64__)
+#if defined(__AVX__)
 inline void hold(Vec& x) { asm("" : "+x"(x)); }
 #else
 inline void hold(Vec&) {}
@@ -237,22 +237,28 @@ void pack_rows(float* to, int to_stride, const float* from, int64_t step, int n,
     }
 }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Mask{__VA_ARGS__})
+#endif
+
 // Eight rows of eight become eight columns.
 inline void transpose(float* to, int to_stride, const float* from, int64_t step) {
     Vec x[8], y[8];
     UNROLL for (int i = 0; i < 8; ++i) x[i] = load(from + i * step);
     UNROLL for (int i = 0; i < 8; i += 2) {
-        y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+        y[i] = SHUFFLE(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        y[i + 1] = SHUFFLE(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
     }
     UNROLL for (int i = 0; i < 8; i += 4)
         UNROLL for (int j = i; j < i + 2; ++j) {
-            x[j] = __builtin_shufflevector(y[j], y[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            x[j + 2] = __builtin_shufflevector(y[j], y[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+            x[j] = SHUFFLE(y[j], y[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            x[j + 2] = SHUFFLE(y[j], y[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
     UNROLL for (int i = 0; i < 4; ++i) {
-        store(to + i * to_stride, __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
-        store(to + (i + 4) * to_stride, __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+        store(to + i * to_stride, SHUFFLE(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+        store(to + (i + 4) * to_stride, SHUFFLE(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
     }
 }
 

@@ -82,15 +82,20 @@ PAPER = Recipe(
 )
 
 
+QUICK = (0.9, 0.95)
+"""Adam forgets the large gradients of the first steps in time for the small ones of the plateau: with the usual 0.999
+they keep its steps small for thousands of steps, and some tasks do not leave the plateau at all."""
+
+
 def fast(architecture: str = "disentangled", n_layers: int = 3) -> Recipe:
     """The recipe that finds the construction quickly, for one architecture and depth."""
     if architecture == "standard":
-        return Recipe(name="fast", steps=12_000, batch_size=64, learning_rate=5e-3, warmup=200,
+        return Recipe(name="fast", steps=12_000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK,
                       initialisation="default")
     if n_layers >= 5:
-        return Recipe(name="fast", steps=30_000, batch_size=64, learning_rate=5e-3, warmup=500,
+        return Recipe(name="fast", steps=30_000, batch_size=64, learning_rate=5e-3, warmup=500, adam_betas=QUICK,
                       evaluate_every=1000)
-    return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200)
+    return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK)
 
 
 def recipe_for(name: str, architecture: str, n_layers: int, **changes: Any) -> Recipe:

@@ -107,7 +107,7 @@ def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
         "LD_PRELOAD": " ".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
-    tests = ["tests/native/test_fused_attention.py", "tests/test_task.py",
+    tests = ["tests/native/test_fused_attention.py", "tests/native/test_fused_step.py", "tests/test_task.py",
              "tests/estimators/test_bayes.py::test_both_implementations_of_the_likelihood_agree"]
     result = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], env=environment,
                             capture_output=True, text=True, check=False)

@@ -138,6 +138,53 @@ def test_a_hook_sees_the_step_that_is_taken():
     assert prediction_loss(model, tokens, targets).item() == quiet.item()
 
 
+@pytest.mark.parametrize("module", ["", "blocks.1", "blocks.1.attn", "unembed"])
+def test_torch_hooks_on_modules_fire_too(module):
+    model = MODELS["disentangled"]
+    tokens, targets = random_problem(model, 2, 20, True, seed=2)
+    quiet = prediction_loss(model, tokens, targets)
+    handle = model.get_submodule(module).register_forward_hook(lambda module, inputs, output: 2 * output)
+    try:
+        assert abs(prediction_loss(model, tokens, targets).item() - quiet.item()) > 1e-6
+    finally:
+        handle.remove()
+
+
+def test_gradients_of_the_targets_are_not_lost():
+    model = MODELS["disentangled"]
+    tokens, targets = random_problem(model, 2, 20, True, seed=2)
+    prediction_loss(model, tokens, targets.requires_grad_()).backward()
+    assert targets.grad is not None
+
+
+def test_torchs_defaults_do_not_matter():
+    for model in MODELS.values():
+        problem = random_problem(model, 2, 20, True, seed=2)
+        expected = loss_and_gradients(prediction_loss(model, *problem), model)
+        torch.set_default_dtype(torch.float64)
+        try:
+            got = loss_and_gradients(prediction_loss(model, *problem), model)
+            with torch.no_grad():
+                assert prediction_loss(model, *problem).item() == expected[0].item()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_gradients_are_freed_and_cannot_be_changed_behind_ones_back():
+    model = MODELS["disentangled"]
+    loss = prediction_loss(model, *random_problem(model, 2, 20, True, seed=2))
+    (gradient,) = torch.autograd.grad(loss, model.W_U, retain_graph=True)
+    gradient.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, model.W_U)
+    loss = prediction_loss(model, *random_problem(model, 2, 20, True, seed=2))
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    model.zero_grad()
+
+
 def test_too_much_attention_to_keep_goes_layer_by_layer(monkeypatch):
     model = MODELS["disentangled"]
     tokens, targets = random_problem(model, 3, 20, True, seed=3)
