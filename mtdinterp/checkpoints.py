@@ -4,6 +4,7 @@
 the directory.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from mtdinterp import __version__
 from mtdinterp.checkpoint_files import (
@@ -69,7 +71,7 @@ def save_checkpoint(
     check_replaceable(target)
     with staged(target) as staging:
         write_config(staging, config)
-        write_weights(staging, model)
+        write_weights(staging, model, config)
         if history:
             write_history(staging, history)
         _open_to_umask(staging)
@@ -129,9 +131,11 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
         path.write_text(json.dumps(config, indent=1) + "\n")
 
 
-def write_weights(directory: Path, model: LensTransformer) -> None:
+def write_weights(directory: Path, model: LensTransformer, config: Mapping[str, Any]) -> None:
+    """Tensors with checksums of themselves and of what the configuration says about model and task."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(directory / WEIGHTS) as path:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, path)
+        save_file(tensors, path, metadata={"sha256": _digest(tensors), "config_sha256": _config_digest(config)})
 
 
 def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None:
@@ -147,7 +151,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
-    _load_weights(model, source / WEIGHTS)
+    _load_weights(model, source / WEIGHTS, config)
     return Checkpoint(model.eval(), task, config, read_history(source), source)
 
 
@@ -190,25 +194,45 @@ def read_history(source: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
 
 
-def _load_weights(model: LensTransformer, path: Path) -> None:
+def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> None:
     """Fill the model, in the stored dtype, with exactly the tensors it has."""
     try:
         tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            stored = file.metadata() or {}
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing") from error
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
+    # Other writers leave no checksums, and that is fine.
+    if stored.get("sha256", _digest(tensors)) != _digest(tensors):
+        raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
                               f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
+    if stored.get("config_sha256", _config_digest(config)) != _config_digest(config):
+        raise CheckpointError(f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)")
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
         raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _config_digest(config: Mapping[str, Any]) -> str:
+    meant = {key: config[key] for key in ("model", "task")}
+    return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()
 
 
 def _move_into_place(staging: Path, target: Path) -> None:

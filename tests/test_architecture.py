@@ -16,6 +16,8 @@ LAYERS = (
     ("mtdinterp.models",),
     ("mtdinterp.construction",),
     ("mtdinterp.checkpoints",),
+    ("mtdinterp.readout",),
+    ("mtdinterp.training",),
     ("probes",),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),

@@ -23,6 +23,25 @@ MODELS = {
 }
 
 
+def test_a_flipped_bit_anywhere_in_the_weights_is_noticed(saved):
+    content = (saved / "model.safetensors").read_bytes()
+    for place in range(0, len(content), len(content) // 40):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        (saved / "model.safetensors").write_bytes(bytes(damaged))
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
+            load_checkpoint(saved)
+
+
+def test_another_digit_in_the_configuration_is_noticed(saved):
+    config = json.loads((saved / "config.json").read_text())
+    row = config["task"]["transition"][0]
+    row[0], row[1] = row[0] + 1e-9, row[1] - 1e-9
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="checksums differ"):
+        load_checkpoint(saved)
+
+
 @pytest.fixture
 def saved(tmp_path):
     return save_checkpoint(tmp_path / "model", MODELS["one_step"](), TASK)

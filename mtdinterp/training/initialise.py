@@ -18,6 +18,8 @@ SMALL = 0.02
 """Standard deviation of a small weight."""
 TIE = 3.0
 """How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no better."""
+SECOND_STEP = 0.5
+"""How strongly a five-layer start looks away from positions that its first weights explain."""
 
 
 def initialise(model: LensTransformer, name: str, seed: int) -> None:
@@ -86,22 +88,21 @@ def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) ->
     fifth.R_A[0, :-1, model.stream["L4.L1.lag"]] = sign * TIE * here[:-1]
 
 
-SECOND_STEP = 0.5
-"""How strongly a five-layer start looks away: a·⟨w, γ⟩ with codes of length √d_rel."""
 
 
 def spread_code(length: int, width: int) -> Tensor:
-    """Rows of length √width, random but orthogonal to their neighbours as far as `width` allows.
+    """A random row for every offset o, orthogonal to its neighbours as far as `width` allows, of length √(width/o).
 
     From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are told apart from the
-    start, where independent normal rows of a few dimensions overlap and some starts stall.
+    start. Far offsets share the same few dimensions, and at full length all of them together drown the near ones:
+    without the decay some tasks stayed on the plateau.
     """
     code = torch.empty(length, width)
     code[0] = nn.functional.normalize(torch.randn(width), dim=0)
     for first in range(1, length, width):
         frame, _ = torch.linalg.qr(torch.randn(width, width))
         code[first : first + width] = frame[: length - first]
-    return code * width**0.5
+    return code * (width / torch.arange(length).clamp_min(1)[:, None]) ** 0.5
 
 
 INITIALISATIONS: dict[str, Callable[[LensTransformer], None]] = {

@@ -52,7 +52,6 @@ class Recipe:
         check_number("learning_rate", self.learning_rate, minimum=0, exclusive=True)
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas: expected two numbers in [0, 1), got {self.adam_betas}")
-        object.__setattr__(self, "adam_betas", tuple(self.adam_betas))
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("initialisation", self.initialisation, INITIALISATIONS)
         check_option("targets", self.targets, TARGETS)
@@ -70,10 +69,12 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The inverse of `to_dict`; an unknown field is an error that lists the known ones."""
+        """The inverse of `to_dict`, also through JSON; an unknown field is an error that lists the known ones."""
         for name in values:
             check_option("recipe field", name, [field.name for field in fields(cls)])
-        return cls(**values)
+        read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                for name, value in values.items()}
+        return cls(**read)
 
 
 PAPER = Recipe(

@@ -8,6 +8,8 @@ locked while a run writes to it; the lock ends with the process, however that en
 import fcntl
 import os
 import pickle
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +36,10 @@ from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
 
+UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError)
+"""What reading a damaged or foreign file may raise."""
+
+
 @contextmanager
 def new_run(
     path: str | os.PathLike, model: LensTransformer, task: MTDTask, recipe: Recipe, seeds: dict[str, int],
@@ -48,8 +54,9 @@ def new_run(
     held_out = held_out or HeldOut.prepare(task, model.config.length)
     trainer = Trainer(model, task, recipe, seeds["model"], held_out)
     with staged(target) as staging, _locked(staging):
-        write_config(staging, describe(model, task, recipe.to_dict(), seeds))
-        run = Run(staging, trainer)
+        config = describe(model, task, recipe.to_dict(), seeds)
+        write_config(staging, config)
+        run = Run(staging, trainer, config)
         run.save()
         staging.chmod(0o755)
         try:
@@ -78,20 +85,20 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
             raise CheckpointError(f"{source}: {TRAINING} does not fit its config.json ({error})") from error
         for left_behind in source.glob(UNFINISHED + "*"):
             left_behind.unlink(missing_ok=True)
-        yield Run(source, trainer)
+        yield Run(source, trainer, config)
 
 
 class Run:
     """A trainer and the directory that follows it."""
 
-    def __init__(self, path: Path, trainer: Trainer) -> None:
-        self.path, self.trainer = path, trainer
+    def __init__(self, path: Path, trainer: Trainer, config: dict[str, Any]) -> None:
+        self.path, self.trainer, self.config = path, trainer, config
 
     def save(self) -> None:
         """The state first: whatever else is newer or older than it, resuming goes by the state."""
-        with replacing(self.path / TRAINING) as path:
-            torch.save({"schema": SCHEMA, **self.trainer.state()}, path)
-        write_weights(self.path, self.trainer.model)
+        with replacing(self.path / TRAINING) as path, path.open("wb") as file:
+            torch.save({"schema": SCHEMA, **self.trainer.state()}, file)
+        write_weights(self.path, self.trainer.model, self.config)
         write_history(self.path, self.trainer.history)
 
 
@@ -99,10 +106,14 @@ def read_state(source: Path) -> dict[str, Any]:
     """The contents of training.pt: tensors and plain values; anything else in it is refused, not executed."""
     path = source / TRAINING
     try:
+        with zipfile.ZipFile(path) as archive:  # what torch writes; torch itself does not look at the checksums
+            broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f"{broken} does not have its checksum")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp "
                               f"({str(error).splitlines()[0] if str(error) else type(error).__name__})") from error
     if not isinstance(state, dict) or state.get("schema") != SCHEMA:

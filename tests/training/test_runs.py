@@ -1,0 +1,251 @@
+"""Runs in directories: bit-identical after any interruption, loadable at any instant, never two in one place."""
+
+import dataclasses
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from mtdinterp import CheckpointError, MTDTask, load_checkpoint
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+from mtdinterp.training import HeldOut, Recipe
+from mtdinterp.training.run import new_run, read_state, resumed_run
+
+TASK = MTDTask.random(3, 2, seed=0)
+LENGTH = 12
+HELD_OUT = HeldOut.prepare(TASK, LENGTH, n_sequences=100, bayes=False)
+RECIPE = Recipe(steps=40, batch_size=8, learning_rate=1e-2, evaluate_every=7, save_every=10)
+
+
+def fresh():
+    return DisentangledTransformer(DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2))
+
+
+def begin(path, recipe=RECIPE):
+    return new_run(path, fresh(), TASK, recipe, {"task": 0, "model": 5}, HELD_OUT)
+
+
+def weights_of(path):
+    return load_checkpoint(path).model.state_dict()
+
+
+def equal(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def without_time(history):
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in history]
+
+
+@pytest.fixture
+def uninterrupted(tmp_path):
+    with begin(tmp_path / "whole") as run:
+        run.trainer.run()
+        run.save()
+    return tmp_path / "whole"
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 7, 13, 39])
+def test_a_resumed_run_ends_with_the_same_bits(stop_at, tmp_path, uninterrupted):
+    with begin(tmp_path / "parts") as run:
+        if stop_at:
+            run.trainer.run(after_step=lambda trainer: trainer.step < stop_at)
+        run.save()
+    for _ in range(20):  # a few steps at a time to the end
+        with resumed_run(tmp_path / "parts", HELD_OUT) as run:
+            end = run.trainer.step + 11
+            run.trainer.run(after_step=lambda trainer, end=end: trainer.step < end)
+            run.save()
+        if run.trainer.finished:
+            break
+    assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
+    whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
+    assert without_time(whole) == without_time(parts)
+
+
+def test_what_was_trained_after_the_last_save_is_done_again(tmp_path, uninterrupted):
+    with begin(tmp_path / "parts") as run:
+        run.trainer.run(after_step=lambda trainer: trainer.step < 17)
+        run.save()
+        run.trainer.run(after_step=lambda trainer: trainer.step < 33)  # lost: the process ends here
+    with resumed_run(tmp_path / "parts", HELD_OUT) as run:
+        assert run.trainer.step == 17
+        run.trainer.run()
+        run.save()
+    assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
+
+
+COMMAND = [sys.executable, "-m", "mtdinterp", "train", "--vocab-size", "3", "--order", "2", "--length", "12",
+           "--batch-size", "8", "--steps", "600", "--evaluate-every", "50", "--save-every", "3"]
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, tmp_path):
+    subprocess.run([*COMMAND, "--out", str(tmp_path / "whole")], env=environment(), check=True, capture_output=True)
+    target, rng = tmp_path / "parts", random.Random(0)
+    command = [*COMMAND, "--out", str(target)]
+    for _ in range(kills):
+        process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while not (target / "config.json").exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 1.0))
+        process.kill()
+        process.wait()
+        load_checkpoint(target)  # at any instant
+        command = [sys.executable, "-m", "mtdinterp", "train", "--resume", str(target)]
+    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    assert equal(weights_of(tmp_path / "whole"), weights_of(target))
+    assert {entry.name for entry in target.iterdir()} == {"config.json", "model.safetensors", "training.pt",
+                                                          "history.jsonl"}
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "50", "--save-every", "1000000", "--out",
+               str(tmp_path / "run")]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "config.json").exists():
+        time.sleep(0.05)
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"mtdinterp train --resume {tmp_path / 'run'}" in errors
+    step = read_state(tmp_path / "run")["step"]
+    assert step > 0
+    assert f"step {step} of 1000000" in output
+
+
+def test_two_runs_never_write_to_one_directory(tmp_path):
+    with begin(tmp_path / "run"):
+        with pytest.raises(CheckpointError, match="another run is writing there"):
+            resumed_run(tmp_path / "run", HELD_OUT).__enter__()
+        with pytest.raises(CheckpointError, match="new or empty directory"):
+            begin(tmp_path / "run").__enter__()
+
+
+def test_two_runs_that_begin_at_once_do_not_share(tmp_path):
+    outcomes, barrier = [], threading.Barrier(4)
+
+    def attempt():
+        barrier.wait()
+        try:
+            with begin(tmp_path / "run") as run:
+                outcomes.append("began")
+                run.save()
+                barrier.wait(10)
+        except CheckpointError:
+            outcomes.append("refused")
+            barrier.wait(10)
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["began", "refused", "refused", "refused"]
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    with begin(tmp_path / "run") as run:
+        run.trainer.run(after_step=lambda trainer: trainer.step < 8)
+        run.save()
+    return tmp_path / "run"
+
+
+def resuming(path):
+    with resumed_run(path, HELD_OUT) as run:
+        return run
+
+
+def test_a_truncated_state_is_one_clear_error(stopped):
+    content = (stopped / "training.pt").read_bytes()
+    for size in (0, 10, len(content) // 2, len(content) - 1):
+        (stopped / "training.pt").write_bytes(content[:size])
+        with pytest.raises(CheckpointError, match=r"training\.pt: damaged"):
+            resuming(stopped)
+    (stopped / "training.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"training\.pt: missing"):
+        resuming(stopped)
+
+
+def test_a_state_of_another_model_or_version_is_refused(stopped):
+    state = read_state(stopped)
+    torch.save({**state, "schema": 99}, stopped / "training.pt")
+    with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+        resuming(stopped)
+    torch.save({**state, "model": {"foreign": torch.zeros(3)}}, stopped / "training.pt")
+    with pytest.raises(CheckpointError, match="does not fit"):
+        resuming(stopped)
+    torch.save([1, 2, 3], stopped / "training.pt")
+    with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+        resuming(stopped)
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, (f"touch {self.witness}",)
+
+
+def test_a_hostile_pickle_executes_nothing(stopped, tmp_path):
+    Hostile.witness = tmp_path / "witness"
+    for content in ({"schema": 1, "step": Hostile()}, Hostile()):
+        torch.save(content, stopped / "training.pt")
+        with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
+            resuming(stopped)
+        (stopped / "training.pt").write_bytes(pickle.dumps(content))
+        with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
+            resuming(stopped)
+        load_checkpoint(stopped)  # does not look at it
+    assert not (tmp_path / "witness").exists()
+
+
+def test_a_flipped_bit_in_the_state_is_noticed(stopped):
+    content = (stopped / "training.pt").read_bytes()
+    for place in range(100, len(content), len(content) // 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        (stopped / "training.pt").write_bytes(bytes(damaged))
+        try:
+            state = resuming(stopped).trainer.state()
+        except CheckpointError:
+            continue
+        # What is left is padding between the records: no bit of the state is another.
+        assert equal(state["model"], weights_of(stopped))
+
+
+def test_history_and_config_tell_how_it_came_to_be(uninterrupted):
+    loaded = load_checkpoint(uninterrupted)
+    assert Recipe.from_dict(loaded.config["recipe"]) == RECIPE
+    assert loaded.config["seeds"] == {"task": 0, "model": 5}
+    assert [entry["step"] for entry in loaded.history] == [0, 7, 14, 21, 28, 35, 40]
+    assert loaded.history[-1]["kl"] == pytest.approx(HELD_OUT.score(loaded.model).kl, abs=1e-9)
+    json.dumps(loaded.history)
+
+
+def test_finished_runs_stay_as_they_are(uninterrupted):
+    before = weights_of(uninterrupted)
+    with resumed_run(uninterrupted, HELD_OUT) as run:
+        assert run.trainer.finished
+        run.trainer.run()
+        run.save()
+    assert equal(before, weights_of(uninterrupted))
+
+
+def test_another_recipe_is_another_run(tmp_path, uninterrupted):
+    with begin(tmp_path / "other", dataclasses.replace(RECIPE, learning_rate=5e-3)) as run:
+        run.trainer.run()
+        run.save()
+    assert not equal(weights_of(uninterrupted), weights_of(tmp_path / "other"))

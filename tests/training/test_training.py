@@ -1,0 +1,165 @@
+"""Training: the loss falls, data depends on seed and step alone, starts know nothing of the task."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.task import MTDTask, predict_next
+from mtdinterp.training import PAPER, HeldOut, Recipe, Trainer, fast, initialise, recipe_for
+from mtdinterp.training.data import batches, conditional_probs, targets_of
+from mtdinterp.training.initialise import INITIALISATIONS, spread_code
+
+TASK = MTDTask.random(3, 2, seed=0)
+LENGTH = 12
+HELD_OUT = HeldOut.prepare(TASK, LENGTH, n_sequences=200)
+TINY = Recipe(steps=30, batch_size=16, learning_rate=1e-2, evaluate_every=10, save_every=10)
+
+
+def disentangled(n_layers=3):
+    return DisentangledTransformer(DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=n_layers))
+
+
+def standard(n_layers=3):
+    return StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=8, n_layers=n_layers))
+
+
+def trained(model, recipe, seed=0):
+    initialise(model, recipe.initialisation, seed)
+    trainer = Trainer(model, TASK, recipe, seed, HELD_OUT)
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("build", [disentangled, standard])
+@pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
+@pytest.mark.parametrize("supervision", ["last", "all"])
+@pytest.mark.parametrize("targets", ["expected", "sampled"])
+def test_the_loss_falls(build, loss, supervision, targets):
+    recipe = dataclasses.replace(TINY, steps=150, evaluate_every=50, loss=loss, supervision=supervision,
+                                 targets=targets, initialisation="default")
+    trainer = trained(build(), recipe)
+    assert trainer.history[-1]["loss"] < trainer.history[1]["loss"]
+    assert trainer.history[-1]["kl"] < trainer.history[0]["kl"]
+    assert [entry["step"] for entry in trainer.history] == [0, 50, 100, 150]
+
+
+def test_a_tiny_model_beats_uniform_weights():
+    """Two lags at T = 12, some seconds: the mechanism is there, not just the average."""
+    task = MTDTask(torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]), 2)
+    held_out = HeldOut.prepare(task, LENGTH, n_sequences=500)
+    model = disentangled()
+    recipe = dataclasses.replace(fast(), steps=1500, evaluate_every=500)
+    initialise(model, recipe.initialisation, seed=0)
+    trainer = Trainer(model, task, recipe, 0, held_out)
+    trainer.run()
+    assert trainer.history[-1]["kl"] < 0.7 * held_out.kl["uniform"]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
+    first, second, other = (trained(disentangled(), TINY, seed) for seed in (0, 0, 1))
+    for (name, left), right in zip(first.model.named_parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(left, right), name
+    assert not torch.equal(first.model.W_U, other.model.W_U)
+
+
+def test_micro_batches_add_up_to_the_batch():
+    whole = trained(disentangled(), dataclasses.replace(TINY, steps=5))
+    parts = trained(disentangled(), dataclasses.replace(TINY, steps=5, micro_batch_size=6))
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.allclose(left, right, atol=1e-5)
+    assert whole.history[-1]["loss"] == pytest.approx(parts.history[-1]["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("first_step", [0, 1, 7, 29])
+def test_data_goes_on_where_it_would_have(first_step, monkeypatch):
+    monkeypatch.setattr("mtdinterp.training.data.CHUNK_TOKENS", 16 * LENGTH * 4)  # four steps a chunk
+    everything = list(batches(TASK, LENGTH, TINY, seed=3))
+    rest = list(batches(TASK, LENGTH, TINY, seed=3, first_step=first_step))
+    assert len(everything) == 30
+    assert len(rest) == 30 - first_step
+    for left, right in zip(everything[first_step:], rest, strict=True):
+        assert torch.equal(left.tokens, right.tokens)
+        assert torch.equal(left.targets, right.targets)
+
+
+def test_conditional_probabilities_are_those_of_every_prefix():
+    data = TASK.sample(5, LENGTH, seed=1)
+    probs = conditional_probs(TASK, data)
+    assert torch.allclose(probs[:, : TASK.order - 1], torch.full((), 1 / 3, dtype=torch.float64))
+    for position in range(TASK.order - 1, LENGTH):
+        expected = predict_next(TASK.transition, data.tokens[:, : position + 1], data.weights)
+        assert torch.allclose(probs[:, position], expected, atol=1e-12)
+    assert torch.allclose(probs[:, -1], data.next_probs, atol=1e-12)
+
+
+def test_sampled_targets_are_the_tokens_that_follow():
+    data = TASK.sample(5, LENGTH, seed=1)
+    everywhere = targets_of(TASK, data, dataclasses.replace(TINY, targets="sampled", supervision="all"))
+    assert torch.equal(everywhere.argmax(-1)[:, :-1], data.tokens[:, 1:])
+    assert torch.equal(everywhere.argmax(-1)[:, -1], data.next_tokens)
+    last = targets_of(TASK, data, dataclasses.replace(TINY, targets="sampled"))
+    assert torch.equal(last, everywhere[:, -1])
+
+
+STARTS = [(build, name) for build in (disentangled, standard) for name in INITIALISATIONS
+          if build is disentangled or name not in ("tied", "mirrored")]
+
+
+@pytest.mark.parametrize(("build", "name"), STARTS)
+@pytest.mark.parametrize("n_layers", [3, 5])
+def test_starts_are_functions_of_shape_and_seed(build, name, n_layers):
+    first, again, other = (build(n_layers) for _ in range(3))
+    before = torch.random.get_rng_state()
+    initialise(first, name, seed=4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.randn(3)
+    initialise(again, name, seed=4)
+    initialise(other, name, seed=5)
+    for (key, left), right in zip(first.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(left, right), key
+        assert left.isfinite().all()
+    assert not torch.equal(first.blocks[0].attn.R_V, other.blocks[0].attn.R_V)
+
+
+def test_tied_and_mirrored_starts_differ_in_a_sign():
+    direct, opposite = disentangled(), disentangled()
+    initialise(direct, "tied", seed=0)
+    initialise(opposite, "mirrored", seed=0)
+    block = direct.stream["L2.L1.lag"]
+    left, right = (model.blocks[-1].attn.R_A[0, :-1, block] for model in (direct, opposite))
+    assert torch.equal(left, -right)
+    writes = direct.blocks[0].attn.R_V[0, 1:]
+    agreement = torch.nn.functional.cosine_similarity(left, writes, dim=-1)
+    assert (agreement > 0.999).all()  # what is read at offset k is what is written at k + 1
+
+
+def test_neighbouring_offsets_have_orthogonal_codes():
+    code = torch.nn.functional.normalize(spread_code(20, 4), dim=-1)
+    gram = code[1:17].reshape(4, 4, 4) @ code[1:17].reshape(4, 4, 4).mT
+    assert torch.allclose(gram, torch.eye(4).expand(4, 4, 4), atol=1e-5)
+
+
+def test_tied_starts_say_what_they_need():
+    with pytest.raises(ValueError, match="three layers or more with one head each, got 2"):
+        initialise(disentangled(2), "tied", 0)
+    with pytest.raises(ValueError, match="for the disentangled transformer"):
+        initialise(standard(), "tied", 0)
+
+
+def test_recipes():
+    assert (PAPER.steps, PAPER.batch_size, PAPER.learning_rate, PAPER.schedule) == (500_000, 128, 1e-3, "constant")
+    assert (PAPER.targets, PAPER.loss, PAPER.supervision, PAPER.adam_betas) == ("sampled", "mse", "last", (0.9, 0.999))
+    assert PAPER.rate_at(0) == PAPER.rate_at(499_999) == 1e-3
+    cosine = dataclasses.replace(TINY, schedule="cosine", warmup=10)
+    assert cosine.rate_at(0) == pytest.approx(1e-3, rel=0.01)
+    assert cosine.rate_at(29) < 1e-4
+    assert Recipe.from_dict(TINY.to_dict()) == TINY
+    assert recipe_for("fast", "standard", 3, steps=7, batch_size=None).steps == 7
+    with pytest.raises(ValueError, match="recipe field"):
+        Recipe.from_dict({**TINY.to_dict(), "momentum": 1})
+    with pytest.raises(ValueError, match="loss"):
+        dataclasses.replace(TINY, loss="hinge")
+    with pytest.raises(ValueError, match="steps"):
+        dataclasses.replace(TINY, steps=0)
