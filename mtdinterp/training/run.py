@@ -35,7 +35,6 @@ from mtdinterp.training.initialise import initialise
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
-
 UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError)
 """What reading a damaged or foreign file may raise."""
 
