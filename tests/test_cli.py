@@ -1,5 +1,6 @@
 """The command line; in a process of its own where start-up is what is tested."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,15 +9,18 @@ import pytest
 
 from mtdinterp import load_checkpoint
 from mtdinterp.bench import GROUPS
+from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
+from mtdinterp.commands.progress import LiveLine
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "mtdinterp", *arguments], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["construct", "--help"], ["bench", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
+                                       ["bench", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -43,6 +47,13 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),
         (["construct", "--constants", "1", "2", "3", "4"], "--constants is for 5 layers"),
+        (["train", "--steps", "0"], "--steps: expected an integer ≥ 1, got 0"),
+        (["train", "--learning-rate", "-1"], "--learning-rate: expected a number > 0, got -1"),
+        (["train", "--recipe", "slow"], "invalid choice: 'slow'"),
+        (["train", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
+        (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
+        (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
+        (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
     ],
 )
@@ -109,3 +120,86 @@ def test_bench_prints_the_numbers_it_measured(capsys):
     measured = json.loads(capsys.readouterr().out)["measurements"]
     assert [line["unit"] for line in measured] == ["million tokens/s", "% on top", "% on top"]
     assert measured[0]["value"] > 0
+
+
+TINY = ["train", "--vocab-size", "3", "--order", "2", "--length", "8", "--steps", "20", "--evaluate-every", "10"]
+
+
+def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--seed", "3", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    loaded = load_checkpoint(tmp_path / "run")
+    assert result["step"] == 20
+    assert result["kl"] == loaded.history[-1]["kl"]
+    assert set(result["kl_of_estimators"]) == {"uniform", "one_step", "two_step", "exact_bayes"}
+    assert loaded.config["seeds"] == {"task": 0, "model": 3}
+    lines = captured.err.splitlines()
+    assert lines[:2] == ["importing …", "preparing the held-out set …"]
+    assert lines[2].startswith("step 0/20  KL ")
+    assert lines[-1].startswith("step 20/20  ")
+    assert "× one-step MD" in lines[-1]
+    # Once more to the same place is refused, resuming a finished run changes nothing.
+    assert main([*TINY, "--out", str(tmp_path / "run")]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    table = capsys.readouterr().out
+    assert "step 20 of 20" in table
+    assert "ratio to one-step MD" in table
+
+
+@pytest.mark.parametrize("extra", [["--architecture", "standard", "--d-model", "8"], ["--layers", "5"],
+                                   ["--recipe", "paper"], ["--d-mlp", "6"],
+                                   ["--loss", "cross-entropy", "--supervision", "all"]])
+def test_train_takes_every_kind_of_model(capsys, tmp_path, extra):
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--json", *extra]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 20
+
+
+def test_training_can_be_logged_to_weights_and_biases(monkeypatch, capsys, tmp_path):
+    calls = []
+
+    class Fake:
+        def init(self, **settings):
+            calls.append(settings)
+            return self
+
+        def log(self, entry, step):
+            calls.append(step)
+
+        def finish(self):
+            calls.append("finished")
+
+    monkeypatch.setitem(sys.modules, "wandb", Fake())
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--wandb", "mtd"]) == 0
+    assert calls[0]["project"] == "mtd"
+    assert calls[0]["mode"] == "offline"
+    assert calls[1:] == [0, 10, 20, "finished"]
+
+
+def test_a_live_line_renews_itself_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    line = LiveLine(100, Terminal())
+    line.INTERVAL = 0
+    line.started(10)
+    line.evaluated("KL 0.5")
+    line.stepped(20)
+    line.close()
+    shown = line.stream.getvalue()
+    assert "step 20/100" in shown
+    assert "left" in shown
+    assert "KL 0.5" in shown
+    assert "\n" not in shown
+
+
+def test_zoo_lists_what_ships(capsys):
+    assert main(["zoo", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in entries] == zoo_names()
+    assert main(["zoo"]) == 0
+    table = capsys.readouterr().out
+    assert all(entry["name"] in table for entry in entries)

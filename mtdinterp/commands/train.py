@@ -51,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--d-rel", type=at_least(1), metavar="D",
                         help="width of the disentangled value table (the order)")
     parser.add_argument("--d-model", type=at_least(1), default=32, metavar="D", help="width of the standard one (32)")
+    parser.add_argument("--d-mlp", type=at_least(0), default=0, metavar="D",
+                        help="width of a hidden layer before the output (0: none)")
     parser.add_argument("--recipe", choices=("fast", "paper"), default="fast", help="the set of choices (fast)")
     group = parser.add_argument_group("parts of the recipe, each instead of what the recipe says")
     for name, settings in RECIPE_FLAGS.items():
@@ -115,7 +117,7 @@ def _begin(options: argparse.Namespace, out: Path) -> Any:
 
     task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
     shared = {"vocab_size": options.vocab_size, "length": options.length, "n_layers": options.layers,
-              "n_heads": options.heads}
+              "n_heads": options.heads, "d_mlp": options.d_mlp}
     model = (DisentangledTransformer(DisentangledConfig(**shared, d_rel=options.d_rel or options.order))
              if options.architecture == "disentangled"
              else StandardTransformer(StandardConfig(**shared, d_model=options.d_model)))

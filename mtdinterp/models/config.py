@@ -17,6 +17,8 @@ class ModelConfig:
     length: int
     """The longest sequence the position tables cover (the paper's T)."""
     n_layers: int = 3
+    d_mlp: int = 0
+    """Width of a hidden layer between the last attention layer and the output; 0 for none, as in the paper."""
     exact_length: bool = False
     """A constructed model computes its formula only at this very length and refuses others."""
 
@@ -26,6 +28,7 @@ class ModelConfig:
         self._count("vocab_size", minimum=2)
         self._count("length")
         self._count("n_layers")
+        self._count("d_mlp", minimum=0)
         if not isinstance(self.exact_length, bool):
             raise ValueError(f"exact_length: expected True or False, got {self.exact_length!r}")
 

@@ -137,7 +137,7 @@ class DisentangledTransformer(LensTransformer):
             attn = DisentangledAttention(self.cfg, config, n_heads, before.width)
             blocks.append(DisentangledBlock(self.cfg, attn, slice(0, before.width), attn.writes))
         self.blocks = nn.ModuleList(blocks)
-        self.unembed = Unembed(self.stream.width, config.vocab_size)
+        self.unembed = Unembed(self.stream.width, config.vocab_size, config.d_mlp)
         self.reset_parameters()
         self.setup()
 

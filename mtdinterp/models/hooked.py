@@ -177,14 +177,27 @@ class HookedBlock(nn.Module):
 
 
 class Unembed(nn.Module):
-    """The linear read-out W_U [d_model, vocab] (the paper's W_O, transposed); no bias, no softmax."""
+    """The linear read-out W_U [d_model, vocab] (the paper's W_O, transposed); no bias, no softmax.
 
-    def __init__(self, d_model: int, vocab_size: int) -> None:
+    With `d_mlp` a hidden layer of that width adds to it: output = h·W_U + gelu(h·W_in + b_in)·W_out.
+    """
+
+    def __init__(self, d_model: int, vocab_size: int, d_mlp: int = 0) -> None:
         super().__init__()
         self.W_U = nn.Parameter(torch.empty(d_model, vocab_size))
+        self.d_mlp = d_mlp
+        if d_mlp:
+            self.W_in = nn.Parameter(torch.empty(d_model, d_mlp))
+            self.b_in = nn.Parameter(torch.empty(d_mlp))
+            self.W_out = nn.Parameter(torch.empty(d_mlp, vocab_size))
 
     def reset_parameters(self, scale: float = 0.02) -> None:
         nn.init.normal_(self.W_U, std=scale)
+        if self.d_mlp:
+            nn.init.normal_(self.W_in, std=self.W_in.shape[0] ** -0.5)
+            nn.init.zeros_(self.b_in)
+            nn.init.normal_(self.W_out, std=scale)
 
     def forward(self, stream: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
-        return stream @ self.W_U
+        linear = stream @ self.W_U
+        return linear + F.gelu(stream @ self.W_in + self.b_in) @ self.W_out if self.d_mlp else linear

@@ -29,8 +29,8 @@ def prediction_loss(
     wanted = (len(sequence), *(() if last_only else (sequence.shape[1],)), model.config.vocab_size)
     if tuple(targets.shape) != wanted:
         raise ValueError(f"targets: expected shape {list(wanted)}, got {list(targets.shape)}")
-    # What the kernel cannot give: a look inside, and gradients of the targets.
-    if use_kernels() and not is_watched(model) and not targets.requires_grad:
+    # What the kernel cannot give: a look inside, a hidden layer, gradients of the targets.
+    if use_kernels() and not (is_watched(model) or model.unembed.d_mlp or targets.requires_grad):
         layers = model.folded_layers()
         if can_step(layers, model.W_U, sequence, last_only):
             return fused_loss(layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss)

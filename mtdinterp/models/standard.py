@@ -96,7 +96,7 @@ class StandardTransformer(LensTransformer):
             StandardBlock(self.cfg, StandardAttention(self.cfg, config), everything, everything)
             for _ in range(config.n_layers)
         )
-        self.unembed = Unembed(config.d_model, config.vocab_size)
+        self.unembed = Unembed(config.d_model, config.vocab_size, config.d_mlp)
         self.reset_parameters()
         self.setup()
 

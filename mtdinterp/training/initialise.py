@@ -46,6 +46,8 @@ def torch_default(model: LensTransformer) -> None:
     for name, parameter in model.named_parameters():
         if name.rsplit(".")[-1].startswith("R_") or name.endswith("W_E"):
             nn.init.normal_(parameter)
+        elif parameter.ndim == 1:
+            nn.init.zeros_(parameter)
         else:
             bound = parameter.shape[-2] ** -0.5
             nn.init.uniform_(parameter, -bound, bound)

@@ -1,0 +1,82 @@
+"""Readings of models whose answer is known: the constructions."""
+
+import math
+
+import pytest
+import torch
+
+from mtdinterp.construction import one_step, one_step_standard
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.readout import attention_patterns, averaged_lags, fit_slope, last_attention, read, weight_beta
+from mtdinterp.task import MTDTask
+from mtdinterp.training.initialise import INITIALISATIONS, initialise
+
+LENGTH = 40
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+@pytest.mark.parametrize("beta", [1.0, 17.0, 60.0])
+@pytest.mark.parametrize("build", [one_step, one_step_standard])
+def test_the_construction_is_read_exactly(build, beta, order):
+    task = MTDTask.random(5, order, seed=1)
+    tokens = task.sample(64, LENGTH, seed=2).tokens
+    model = build(task.transition, order, LENGTH, beta, dtype=torch.float64)
+    reading = read(model, task, tokens)
+    assert reading.beta.value == pytest.approx(beta, rel=1e-6)
+    assert reading.beta.r2 == pytest.approx(1, abs=1e-9)
+    assert reading.gain.value == pytest.approx(1, abs=1e-6)
+    assert reading.branch == "direct"
+    if build is one_step:
+        assert weight_beta(model, order).value == pytest.approx(beta, rel=1e-6)
+    else:
+        assert math.isnan(weight_beta(model, order).value)
+
+
+def test_mirrored_attention_has_a_negative_gain():
+    task = MTDTask.random(5, 3, seed=1)
+    tokens = task.sample(64, LENGTH, seed=2).tokens
+    model = one_step(task.transition, 3, LENGTH, 10.0)
+    with torch.no_grad():
+        model.blocks[0].attn.W_A *= -0.3
+    assert read(model, task, tokens).branch == "mirrored"
+
+
+@pytest.mark.parametrize("start", INITIALISATIONS)
+@pytest.mark.parametrize("architecture", ["disentangled", "standard"])
+def test_an_untrained_model_is_undecided(architecture, start):
+    if architecture == "standard" and start in ("tied", "mirrored"):
+        return
+    task = MTDTask.random(5, 4, seed=0)
+    model = (DisentangledTransformer(DisentangledConfig(vocab_size=5, length=LENGTH, d_rel=4))
+             if architecture == "disentangled" else StandardTransformer(StandardConfig(vocab_size=5, length=LENGTH)))
+    initialise(model, start, seed=0)
+    reading = read(model, task, task.sample(128, LENGTH, seed=1).tokens)
+    assert reading.branch == "undecided"
+    assert reading.gain.r2 < 0.1
+
+
+def test_readings_follow_their_definitions_and_leave_no_hooks():
+    torch.manual_seed(0)
+    model = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=9, d_rel=2, n_heads=(2, 1, 1)))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    tokens = torch.randint(3, (4, 9))
+    first, second, third = attention_patterns(model, tokens)
+    expected = torch.zeros(4, 2, dtype=torch.float64)
+    for g in (1, 2):
+        for i in range(g, 9):
+            expected[:, g - 1] += second[:, 0, -1, i].double() * first[:, :, i, i - g].double().mean(1)
+    assert torch.allclose(averaged_lags(first, second, 2), expected, atol=1e-7)
+    assert torch.allclose(last_attention(third)[:, 3], third[:, 0, -1, 5].double())
+    assert not any(hook.fwd_hooks for hook in model.hook_points())
+
+
+def test_slope_against_a_line_with_known_noise():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+    y = 3 * x + 0.5 * torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+    slope = fit_slope(x, y)
+    assert abs(slope.value - 3) < 4 * slope.stderr
+    assert slope.stderr == pytest.approx(0.5 / 4000**0.5, rel=0.1)  # one degree of freedom a row
+    assert slope.r2 == pytest.approx(9 / 9.25, abs=0.01)
+    assert fit_slope(torch.zeros(3, 2), torch.ones(3, 2)).r2 == 0
