@@ -3,8 +3,10 @@
 import argparse
 import platform
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -12,42 +14,74 @@ from mtdinterp import MTDTask
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
 from mtdinterp.training import HeldOut, Trainer, initialise, recipe_for
 
-GROUPS = {
-    **{f"m{order}": {"architecture": "disentangled", "layers": 3, "order": order, "length": 64, "seeds": 10}
-       for order in (3, 4, 5)},
-    "standard": {"architecture": "standard", "layers": 3, "order": 4, "length": 64, "seeds": 5},
-    "five-T64": {"architecture": "disentangled", "layers": 5, "order": 3, "length": 64, "seeds": 3},
-    "five-T128": {"architecture": "disentangled", "layers": 5, "order": 3, "length": 128, "seeds": 3},
-}
 VOCAB_SIZE = 5
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone; seed i is that of the task and of the model."""
+
+    order: int = 4
+    length: int = 64
+    architecture: str = "disentangled"
+    layers: int = 3
+    d_mlp: int = 0
+    seeds: int = 10
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def model(self) -> DisentangledTransformer | StandardTransformer:
+        shared: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "length": self.length, "n_layers": self.layers,
+                                  "d_mlp": self.d_mlp}
+        if self.architecture == "standard":
+            return StandardTransformer(StandardConfig(**shared))
+        return DisentangledTransformer(DisentangledConfig(**shared, d_rel=self.order))
+
+
+PROMISES = {
+    "m4": Group(),
+    "m3": Group(order=3),
+    "m5": Group(order=5),
+    "standard": Group(architecture="standard", seeds=5),
+    "five-T64": Group(order=3, layers=5, seeds=3),
+    "five-T128": Group(order=3, length=128, layers=5, seeds=3),
+}
+ABLATIONS = {
+    "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
+    "cross-entropy-L5": Group(layers=5, seeds=3, changes={"loss": "cross-entropy"}),
+    "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
+    "all-positions": Group(seeds=3, changes={"supervision": "all"}),
+}
+GROUPS = {**PROMISES, **ABLATIONS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of {', '.join(GROUPS)} (all)")
-    chosen = parser.parse_args().groups or list(GROUPS)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of {', '.join(GROUPS)}, or 'ablations' "
+                                                                   f"(default: {', '.join(PROMISES)})")
+    names = parser.parse_args().groups or list(PROMISES)
+    chosen = [name for given in names for name in (ABLATIONS if given == "ablations" else [given])]
     unknown = sorted(set(chosen) - set(GROUPS))
     if unknown:
         parser.error(f"unknown group {unknown[0]}; there are {', '.join(GROUPS)}")
     print(f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
     for name in chosen:
-        measure(name, **GROUPS[name])
+        measure(name, GROUPS[name])
 
 
-def measure(name: str, architecture: str, layers: int, order: int, length: int, seeds: int) -> None:
-    recipe = recipe_for("fast", architecture, layers)
-    print(f"### {name}: {architecture}, {layers} layers, m = {order}, T = {length}, {recipe.steps} steps\n")
+def measure(name: str, group: Group) -> None:
+    recipe = recipe_for("fast", group.architecture, group.layers, **group.changes)
+    extra = "".join(f", {key} {value}" for key, value in group.changes.items())
+    extra += f", hidden layer of {group.d_mlp}" if group.d_mlp else ""
+    print(f"### {name}: {group.architecture}, {group.layers} layers, m = {group.order}, T = {group.length}, "
+          f"{recipe.steps} steps{extra}\n")
     print("| task and model seed | KL | over one-step MD | over two-step MD | β (optimum) | branch | seconds in all |")
     print("|---|---|---|---|---|---|---|")
     ratios = []
-    for seed in range(seeds):
+    for seed in range(group.seeds):
         start = time.perf_counter()
-        task = MTDTask.random(VOCAB_SIZE, order, seed=seed)
-        shared = {"vocab_size": VOCAB_SIZE, "length": length, "n_layers": layers}
-        model = (DisentangledTransformer(DisentangledConfig(**shared, d_rel=order)) if architecture == "disentangled"
-                 else StandardTransformer(StandardConfig(**shared)))
+        task, model = MTDTask.random(VOCAB_SIZE, group.order, seed=seed), group.model()
         initialise(model, recipe.initialisation, seed)
-        trainer = Trainer(model, task, recipe, seed, HeldOut.prepare(task, length, bayes=False))
+        trainer = Trainer(model, task, recipe, seed, HeldOut.prepare(task, group.length, bayes=False))
         trainer.run()
         last, reference = trainer.history[-1], trainer.held_out
         ratios.append(last["ratio"])
@@ -55,7 +89,7 @@ def measure(name: str, architecture: str, layers: int, order: int, length: int, 
               f"| {last['beta']:.1f} ({reference.beta:.1f}) | {last['branch']} | {time.perf_counter() - start:.0f} |",
               flush=True)
     reached = sum(ratio <= 1.05 for ratio in ratios)
-    print(f"\nAt most 1.05 × one-step MD: {reached} of {seeds}; median {median(ratios):.3f}.\n", flush=True)
+    print(f"\nAt most 1.05 × one-step MD: {reached} of {group.seeds}; median {median(ratios):.3f}.\n", flush=True)
 
 
 def _processor() -> str:
