@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +76,13 @@ def run(options: argparse.Namespace) -> int:
     out = Path(options.resume or options.out or Path("out") / model_name(
         options.architecture, options.order, options.length, options.layers, options.seed))
     _check_directory(out, resume=bool(options.resume))
-    with stages(2) as stage:
-        stage("importing")
-        opened = _resume(options) if options.resume else _begin(options, out)
-        stage("preparing the held-out set")
-        context = opened()
-        running = context.__enter__()
-    try:
+    with ExitStack() as stack:
+        with stages(2) as stage:
+            stage("importing")
+            run_in_directory = _resume(options) if options.resume else _begin(options, out)
+            stage("preparing the held-out set")
+            running = stack.enter_context(run_in_directory)
         interrupted = _train(running, options)
-    finally:
-        context.__exit__(None, None, None)
     result = {**_summary(running), "interrupted": interrupted}
     print(json.dumps(result, indent=1) if options.json else _table(result))
     if interrupted:
@@ -109,7 +106,7 @@ def _check_directory(path: Path, resume: bool) -> None:
                               f"the run that is there by --resume {path}")
 
 
-def _begin(options: argparse.Namespace, out: Path) -> Any:
+def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
     from mtdinterp import MTDTask
     from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
     from mtdinterp.training import recipe_for
@@ -123,13 +120,13 @@ def _begin(options: argparse.Namespace, out: Path) -> Any:
              else StandardTransformer(StandardConfig(**shared, d_model=options.d_model)))
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
     recipe = recipe_for(options.recipe, options.architecture, options.layers, **changes)
-    return lambda: new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
+    return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
 
-def _resume(options: argparse.Namespace) -> Any:
+def _resume(options: argparse.Namespace) -> AbstractContextManager["Run"]:
     from mtdinterp.training.run import resumed_run
 
-    return lambda: resumed_run(options.resume)
+    return resumed_run(options.resume)
 
 
 def _train(running: "Run", options: argparse.Namespace) -> bool:

@@ -2,7 +2,7 @@
 
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.initialise import INITIALISATIONS, initialise
-from mtdinterp.training.loop import Trainer
+from mtdinterp.training.loop import DivergedError, Trainer
 from mtdinterp.training.recipes import PAPER, Recipe, fast, recipe_for
 
-__all__ = ["INITIALISATIONS", "PAPER", "HeldOut", "Recipe", "Trainer", "fast", "initialise", "recipe_for"]
+__all__ = ["INITIALISATIONS", "PAPER", "DivergedError", "HeldOut", "Recipe", "Trainer", "fast", "initialise", "recipe_for"]

@@ -18,6 +18,8 @@ SMALL = 0.02
 """Standard deviation of a small weight."""
 TIE = 3.0
 """How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no better."""
+DECAY = 0.25
+"""How fast the code of an offset shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the last ones were slower."""
 SECOND_STEP = 0.5
 """How strongly a five-layer start looks away from positions that its first weights explain."""
 
@@ -93,7 +95,7 @@ def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) ->
 
 
 def spread_code(length: int, width: int) -> Tensor:
-    """A random row for every offset o, orthogonal to its neighbours as far as `width` allows, of length √(width/o).
+    """A random row for every offset o, orthogonal to its neighbours as far as `width` allows, of length √width·o^-DECAY.
 
     From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are told apart from the
     start. Far offsets share the same few dimensions, and at full length all of them together drown the near ones:
@@ -104,7 +106,7 @@ def spread_code(length: int, width: int) -> Tensor:
     for first in range(1, length, width):
         frame, _ = torch.linalg.qr(torch.randn(width, width))
         code[first : first + width] = frame[: length - first]
-    return code * (width / torch.arange(length).clamp_min(1)[:, None]) ** 0.5
+    return code * width**0.5 * torch.arange(length).clamp_min(1)[:, None] ** -DECAY
 
 
 INITIALISATIONS: dict[str, Callable[[LensTransformer], None]] = {

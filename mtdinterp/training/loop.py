@@ -1,5 +1,6 @@
 """The training loop: steps, evaluations, and a state from which it goes on as if it had never stopped."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from mtdinterp.training.recipes import Recipe
 
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
+
+
+class DivergedError(ValueError):
+    """Training that left the finite numbers; what was saved before is still good."""
 
 
 @dataclass(eq=False)
@@ -60,7 +65,11 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                self.losses.append(self.take_step(batch))
+                loss = self.take_step(batch)
+                if not math.isfinite(loss):
+                    raise DivergedError(f"the loss is {loss} at step {self.step}: try a smaller learning rate than "
+                                        f"{self.recipe.learning_rate:g}, or a longer warm-up")
+                self.losses.append(loss)
                 self.step += 1
                 now = time.perf_counter()
                 self.seconds, clock = self.seconds + now - clock, now

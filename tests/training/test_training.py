@@ -7,7 +7,7 @@ import torch
 
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
 from mtdinterp.task import MTDTask, predict_next
-from mtdinterp.training import PAPER, HeldOut, Recipe, Trainer, fast, initialise, recipe_for
+from mtdinterp.training import PAPER, DivergedError, HeldOut, Recipe, Trainer, fast, initialise, recipe_for
 from mtdinterp.training.data import batches, conditional_probs, targets_of
 from mtdinterp.training.initialise import INITIALISATIONS, spread_code
 
@@ -146,6 +146,11 @@ def test_tied_starts_say_what_they_need():
         initialise(disentangled(2), "tied", 0)
     with pytest.raises(ValueError, match="for the disentangled transformer"):
         initialise(standard(), "tied", 0)
+
+
+def test_divergence_is_one_clear_error():
+    with pytest.raises(DivergedError, match="try a smaller learning rate than 1e"):
+        trained(disentangled(), dataclasses.replace(TINY, learning_rate=1e30, schedule="constant"))
 
 
 def test_recipes():
