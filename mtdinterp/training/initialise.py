@@ -19,7 +19,7 @@ SMALL = 0.02
 TIE = 3.0
 """How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no better."""
 DECAY = 0.25
-"""How fast the code of an offset shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the last ones were slower."""
+"""How fast an offset's code shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the hard ones were slower."""
 SECOND_STEP = 0.5
 """How strongly a five-layer start looks away from positions that its first weights explain."""
 
@@ -95,7 +95,7 @@ def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) ->
 
 
 def spread_code(length: int, width: int) -> Tensor:
-    """A random row for every offset o, orthogonal to its neighbours as far as `width` allows, of length √width·o^-DECAY.
+    """A random row for every offset o, of length √width·o^-DECAY, orthogonal to its neighbours as far as that goes.
 
     From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are told apart from the
     start. Far offsets share the same few dimensions, and at full length all of them together drown the near ones:
