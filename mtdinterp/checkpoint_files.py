@@ -42,7 +42,7 @@ def read_config(source: Path) -> dict[str, Any]:
         config = json.loads((source / CONFIG).read_text())
     except FileNotFoundError as error:
         raise CheckpointError(f"{source}: not a checkpoint, {CONFIG} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{source / CONFIG}: not readable as JSON ({error})") from error
     if not isinstance(config, dict) or config.get("schema") != SCHEMA:
         found = config.get("schema") if isinstance(config, dict) else type(config).__name__
@@ -58,7 +58,8 @@ def zoo_names() -> list[str]:
     """Names of the checkpoints that ship with the package."""
     if not ZOO.is_dir():
         return []
-    return sorted(entry.name for entry in ZOO.iterdir() if (entry / CONFIG).is_file())
+    return sorted(entry.name for entry in ZOO.iterdir()
+                  if (entry / CONFIG).is_file() and not entry.name.startswith("."))
 
 
 def find_checkpoint(path: str | os.PathLike) -> Path:

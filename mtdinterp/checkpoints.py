@@ -74,7 +74,7 @@ def save_checkpoint(
         write_weights(staging, model, config)
         if history:
             write_history(staging, history)
-        _open_to_umask(staging)
+        open_to_umask(staging)
         _move_into_place(staging, target)
     return target
 
@@ -135,7 +135,10 @@ def write_weights(directory: Path, model: LensTransformer, config: Mapping[str, 
     """Tensors with checksums of themselves and of what the configuration says about model and task."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(directory / WEIGHTS) as path:
-        save_file(tensors, path, metadata={"sha256": _digest(tensors), "config_sha256": _config_digest(config)})
+        try:
+            save_file(tensors, path, metadata={"sha256": _digest(tensors), "config_sha256": config_digest(config)})
+        except SafetensorError as error:
+            raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
 
 
 def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None:
@@ -189,8 +192,11 @@ def read_history(source: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("expected an object a line")
+        return lines
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
 
 
@@ -213,7 +219,7 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
                               f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
-    if stored.get("config_sha256", _config_digest(config)) != _config_digest(config):
+    if stored.get("config_sha256", config_digest(config)) != config_digest(config):
         raise CheckpointError(f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)")
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
@@ -230,8 +236,9 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _config_digest(config: Mapping[str, Any]) -> str:
-    meant = {key: config[key] for key in ("model", "task")}
+def config_digest(config: Mapping[str, Any], parts: Sequence[str] = ("model", "task")) -> str:
+    """A checksum of some parts of a configuration, the same before and after it was JSON."""
+    meant = {part: config.get(part) for part in parts}
     return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()
 
 
@@ -239,20 +246,20 @@ def _move_into_place(staging: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
         staging.rename(target)  # replaces an empty directory in one step
         return
-    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails.
+    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails. The old one is
+    # removed only when the new one is in its place.
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target.rename(aside / "old")
     try:
-        target.rename(aside / "old")
-        try:
-            staging.rename(target)
-        except BaseException:
-            (aside / "old").rename(target)
-            raise
-    finally:
-        shutil.rmtree(aside)
+        staging.rename(target)
+    except BaseException:
+        (aside / "old").rename(target)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside)
 
 
-def _open_to_umask(directory: Path) -> None:
+def open_to_umask(directory: Path) -> None:
     """Give a private staging directory the permissions that ordinary directories get here."""
     directory.chmod(0o777 & ~_umask())
 

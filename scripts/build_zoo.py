@@ -13,7 +13,7 @@ from typing import Any
 from mtdinterp import MTDTask, save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.commands.train import describe_evaluation, model_name
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.models import new_model
 from mtdinterp.training import recipe_for
 from mtdinterp.training.run import Run, new_run, resumed_run
 
@@ -77,21 +77,18 @@ def build(entry: Entry) -> None:
         trainer = run.trainer
 
         def after_step(_: Any) -> bool:
-            if trainer.step % trainer.recipe.save_every == 0:
+            if trainer.step % trainer.recipe.save_every == 0 or trainer.finished:
                 run.save()
             return True
 
         trainer.run(after_step)
-        run.save()
         _export(run, entry)
     print(f"{entry.name}: {describe_evaluation(trainer.history[-1])}, {time.perf_counter() - began:.0f} s",
           file=sys.stderr, flush=True)
 
 
 def _begin(entry: Entry, directory: Path) -> Any:
-    shared: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "length": entry.length, "n_layers": entry.layers}
-    model = (DisentangledTransformer(DisentangledConfig(**shared, d_rel=entry.order))
-             if entry.architecture == "disentangled" else StandardTransformer(StandardConfig(**shared)))
+    model = new_model(entry.architecture, VOCAB_SIZE, entry.length, entry.layers, d_rel=entry.order)
     task = MTDTask.random(VOCAB_SIZE, entry.order, seed=TASK_SEED)
     recipe = recipe_for(entry.recipe, entry.architecture, entry.layers, **entry.changes)
     return new_run(directory, model, task, recipe, {"task": TASK_SEED, "model": entry.seed})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mtdinterp import MTDTask
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.models import LensTransformer, new_model
 from mtdinterp.training import HeldOut, Trainer, initialise, recipe_for
 
 VOCAB_SIZE = 5
@@ -29,12 +29,8 @@ class Group:
     seeds: int = 10
     changes: dict[str, Any] = field(default_factory=dict)
 
-    def model(self) -> DisentangledTransformer | StandardTransformer:
-        shared: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "length": self.length, "n_layers": self.layers,
-                                  "d_mlp": self.d_mlp}
-        if self.architecture == "standard":
-            return StandardTransformer(StandardConfig(**shared))
-        return DisentangledTransformer(DisentangledConfig(**shared, d_rel=self.order))
+    def model(self) -> LensTransformer:
+        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order, d_mlp=self.d_mlp)
 
 
 PROMISES = {

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -52,6 +53,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--recipe", "slow"], "invalid choice: 'slow'"),
         (["train", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
         (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
+        (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
+        (["train", "--seed", "9" * 30], "--seed: expected an integer below 2^63"),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
@@ -136,9 +139,10 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     assert loaded.config["seeds"] == {"task": 0, "model": 3}
     lines = captured.err.splitlines()
     assert lines[:2] == ["importing …", "preparing the held-out set …"]
-    assert lines[2].startswith("step 0/20  KL ")
-    assert lines[-1].startswith("step 20/20  ")
-    assert "× one-step MD" in lines[-1]
+    assert lines[2].startswith("KL ")
+    assert lines[2].endswith("  0/20")
+    assert "× one-step  β " in lines[-1]
+    assert "  20/20 " in lines[-1]
     # Once more to the same place is refused, resuming a finished run changes nothing.
     assert main([*TINY, "--out", str(tmp_path / "run")]) == 2
     assert "--resume" in capsys.readouterr().err
@@ -160,6 +164,8 @@ def test_training_can_be_logged_to_weights_and_biases(monkeypatch, capsys, tmp_p
     calls = []
 
     class Fake:
+        __spec__ = ModuleSpec("wandb", None)
+
         def init(self, **settings):
             calls.append(settings)
             return self
@@ -186,14 +192,28 @@ def test_a_live_line_renews_itself_on_a_terminal(monkeypatch):
     line = LiveLine(100, Terminal())
     line.INTERVAL = 0
     line.started(10)
-    line.evaluated("KL 0.5")
+    line.evaluated(20, "KL 0.5")
     line.stepped(20)
     line.close()
     shown = line.stream.getvalue()
-    assert "step 20/100" in shown
-    assert "left" in shown
+    assert "20/100 " in shown
+    assert "steps/s" in shown
     assert "KL 0.5" in shown
     assert "\n" not in shown
+
+
+def test_a_reading_that_does_not_apply_is_null(capsys, tmp_path):
+    """One layer has no second one to average what it attends to."""
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--layers", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert result["gain"] is None
+    assert result["branch"] == "undecided"
+
+
+def test_an_unknown_device_is_one_sentence(capsys, tmp_path):
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--device", "nonsense"]) == 2
+    assert "device: 'nonsense' cannot be used here" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
 
 
 def test_zoo_lists_what_ships(capsys):

@@ -21,7 +21,7 @@ def test_a_model_reproduces_its_stored_kl_and_branch(name):
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     last = checkpoint.history[-1]
     assert score(data.next_probs, predictions(checkpoint.model, data.tokens)).kl == pytest.approx(last["kl"], abs=1e-4)
-    few = data.tokens[: max(32, min(256, 2**22 // data.tokens.shape[1] ** 2))]
+    few = data.tokens[: max(8, min(256, 2**22 // data.tokens.shape[1] ** 2))]
     reading = read(checkpoint.model, checkpoint.task, few)
     assert reading.branch == last["branch"]
     assert reading.beta.value == pytest.approx(last["beta"], rel=1e-3)
@@ -39,7 +39,7 @@ def test_a_name_says_what_the_model_is(name):
     assert parts[1] == f"m{checkpoint.task.order}"
     assert parts[2] == f"T{checkpoint.model.config.length}"
     assert ("L5" in parts) == (checkpoint.model.config.n_layers == 5)
-    assert ("paper" in parts) == (checkpoint.config["recipe"]["name"] == "paper")
+    assert ("paper" in parts) == (checkpoint.config["recipe"]["name"].startswith("paper"))
     assert {entry.name for entry in (ZOO / name).iterdir()} == {"config.json", "model.safetensors", "history.jsonl"}
 
 

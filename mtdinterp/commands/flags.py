@@ -9,7 +9,7 @@ from mtdinterp.checkpoint_files import CheckpointError, check_replaceable
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """An argparse type: an integer with a lower bound."""
+    """An argparse type: an integer with a lower bound, and small enough for a machine word."""
 
     def parse(text: str) -> int:
         try:
@@ -18,6 +18,8 @@ def at_least(minimum: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"expected an integer, got {text!r}") from None
         if value < minimum:
             raise argparse.ArgumentTypeError(f"expected an integer ≥ {minimum}, got {value}")
+        if value >= 2**63:
+            raise argparse.ArgumentTypeError(f"expected an integer below 2^63, got {value}")
         return value
 
     return parse

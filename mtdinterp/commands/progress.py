@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any
 
 
 @contextmanager
@@ -39,7 +39,7 @@ class LiveLine:
     INTERVAL = 0.2
     """Seconds between renewals."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, total: int, stream: Any = None) -> None:
         self.total, self.stream = total, stream or sys.stderr
         self.terminal = self.stream.isatty()
         self.latest, self.step, self.first, self.begun, self.shown = "", 0, 0, time.monotonic(), 0.0
@@ -55,23 +55,25 @@ class LiveLine:
         if self.terminal and now - self.shown >= self.INTERVAL:
             self.shown = now
             width = shutil.get_terminal_size().columns - 1
-            self.stream.write("\r\x1b[2K" + f"{self.pace()}  {self.latest}"[:width])
+            self.stream.write("\r\x1b[2K" + f"{self.latest}  {self.pace()}"[:width])
             self.stream.flush()
 
-    def evaluated(self, text: str) -> None:
-        self.latest = text
+    def evaluated(self, step: int, text: str) -> None:
+        self.step, self.latest = step, text
         if not self.terminal:
-            print(f"{self.pace()}  {text}", file=self.stream, flush=True)
+            print(f"{text}  {self.pace()}", file=self.stream, flush=True)
 
     def pace(self) -> str:
-        """Step, steps a second and time left."""
+        """Step, steps a second and time left; at the end of the line, where a narrow terminal cuts."""
         taken, seconds = self.step - self.first, time.monotonic() - self.begun
         if not taken:
-            return f"step {self.step}/{self.total}"
+            return f"{self.step}/{self.total}"
         minutes, left = divmod(int((self.total - self.step) * seconds / taken), 60)
         hours, minutes = divmod(minutes, 60)
         clock = f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
-        return f"step {self.step}/{self.total}  {taken / seconds:.0f} steps/s  {clock} left"
+        rate = taken / seconds
+        return f"{self.step}/{self.total} {rate:.0f} steps/s {clock}" if rate >= 10 else (
+            f"{self.step}/{self.total} {rate:.2g} steps/s {clock}")
 
     def close(self) -> None:
         if self.terminal:

@@ -1,6 +1,7 @@
 """`mtdinterp train`: train a model, watch it, and leave a checkpoint that can be loaded and resumed."""
 
 import argparse
+import importlib.util
 import json
 import signal
 import sys
@@ -28,6 +29,7 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences a step"},
     "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
     "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "of Adam"},
+    "adam_betas": {"type": number(minimum=0), "nargs": 2, "metavar": ("B1", "B2"), "help": "decays of Adam's means"},
     "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
     "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
     "initialisation": {"choices": ("tied", "default", "small", "torch", "mirrored"), "help": "where to start"},
@@ -62,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wandb", metavar="PROJECT",
                         help="also log to Weights & Biases, offline unless WANDB_MODE says otherwise")
     add_json_flag(parser)
-    parser.set_defaults(run=run)
+    defaults = {action.dest: action.default for action in parser._actions}
+    parser.set_defaults(run=lambda options: run(options, defaults))
 
 
 def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
@@ -71,8 +74,8 @@ def model_name(architecture: str, order: int, length: int, layers: int = 3, seed
     return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
 
 
-def run(options: argparse.Namespace) -> int:
-    check_order_below_length(options)
+def run(options: argparse.Namespace, defaults: dict[str, Any]) -> int:
+    _check(options, defaults)
     out = Path(options.resume or options.out or Path("out") / model_name(
         options.architecture, options.order, options.length, options.layers, options.seed))
     _check_directory(out, resume=bool(options.resume))
@@ -92,6 +95,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    """What can be refused before anything heavy is imported."""
+    check_order_below_length(options)
+    if options.wandb and importlib.util.find_spec("wandb") is None:
+        raise ValueError("--wandb needs the wandb package: pip install wandb")
+    if options.resume:
+        changed = [name for name, default in defaults.items()
+                   if name not in ("resume", "wandb", "json") and getattr(options, name, default) != default]
+        if changed:
+            flag = changed[0].replace("_", "-")
+            raise ValueError(f"--resume goes on with the run's own settings; leave out --{flag}")
+
+
 def _check_directory(path: Path, resume: bool) -> None:
     """Before anything heavy is imported."""
     from mtdinterp.checkpoint_files import TRAINING, CheckpointError, read_config
@@ -108,18 +124,16 @@ def _check_directory(path: Path, resume: bool) -> None:
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
     from mtdinterp import MTDTask
-    from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+    from mtdinterp.models import new_model
     from mtdinterp.training import recipe_for
     from mtdinterp.training.run import new_run
 
     task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
-    shared = {"vocab_size": options.vocab_size, "length": options.length, "n_layers": options.layers,
-              "n_heads": options.heads, "d_mlp": options.d_mlp}
-    model = (DisentangledTransformer(DisentangledConfig(**shared, d_rel=options.d_rel or options.order))
-             if options.architecture == "disentangled"
-             else StandardTransformer(StandardConfig(**shared, d_model=options.d_model)))
+    model = new_model(options.architecture, options.vocab_size, options.length, options.layers, options.heads,
+                      options.d_rel or options.order, options.d_model, options.d_mlp)
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
-    recipe = recipe_for(options.recipe, options.architecture, options.layers, **changes)
+    changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
+    recipe = recipe_for(options.recipe, options.architecture, options.layers, options.heads, **changes)
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
 
@@ -137,8 +151,9 @@ def _train(running: "Run", options: argparse.Namespace) -> bool:
     with _on_interrupt(stop), _logging(options, running) as log:
 
         def after_evaluation(trainer: "Trainer") -> None:
-            line.evaluated(describe_evaluation(trainer.history[-1]))
+            line.evaluated(trainer.step, describe_evaluation(trainer.history[-1]))
             log(trainer.history[-1])
+            running.save_history()
 
         def after_step(trainer: "Trainer") -> bool:
             line.stepped(trainer.step)
@@ -187,9 +202,8 @@ def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextMana
 
 def describe_evaluation(entry: dict[str, Any]) -> str:
     """One evaluation in a few words."""
-    loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f}  "
-    return (f"{loss}KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step MD  β {entry['beta']:.1f}  "
-            f"{entry['branch']} (gain {entry['gain']:.2f})")
+    loss = "" if entry["loss"] is None else f"  loss {entry['loss']:.5f}"
+    return f"KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step  β {entry['beta']:.1f} {entry['branch']}{loss}"
 
 
 def _summary(running: "Run") -> dict[str, Any]:
@@ -209,6 +223,7 @@ def _summary(running: "Run") -> dict[str, Any]:
 def _table(result: dict[str, Any]) -> str:
     names = {"uniform": "uniform weights", "one_step": "one-step MD (tuned)", "two_step": "two-step MD (tuned)",
              "exact_bayes": "exact posterior mean"}
+    gain = "" if result["gain"] is None else f" (gain {result['gain']:.2f}, R² {result['gain_r2']:.2f})"
     rows = [("this model", result["kl"]), *((names[key], kl) for key, kl in result["kl_of_estimators"].items())]
     lines = [f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
              f"KL(truth ‖ prediction) on held-out sequences, standard error {result['kl_stderr']:.1g}:"]
@@ -216,6 +231,6 @@ def _table(result: dict[str, Any]) -> str:
     lines += [f"ratio to one-step MD     {result['ratio']:.3f}",
               f"β of the last layer      {result['beta']:.1f} (R² {result['beta_r2']:.2f}; "
               f"optimum {result['optimal_beta']:.1f})",
-              f"branch                   {result['branch']} (gain {result['gain']:.2f}, R² {result['gain_r2']:.2f})",
+              f"branch                   {result['branch']}{gain}",
               f"checkpoint               {result['checkpoint']}"]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """The two hooked transformers, their configurations, and the pure attention they share."""
 
 from mtdinterp.models.attention import relative_attention
+from mtdinterp.models.build import new_model
 from mtdinterp.models.config import DisentangledConfig, ModelConfig, StandardConfig
 from mtdinterp.models.disentangled import DisentangledTransformer
 from mtdinterp.models.lens import LensTransformer
@@ -16,6 +17,7 @@ __all__ = [
     "StandardConfig",
     "StandardTransformer",
     "Stream",
+    "new_model",
     "prediction_loss",
     "relative_attention",
 ]

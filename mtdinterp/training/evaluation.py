@@ -19,9 +19,10 @@ from mtdinterp.metrics import Score, kl_divergence, score
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask, Sample
 
-HELD_OUT_SEED = (20_231, 1)
+HELD_OUT_SEED = (20_231, 2)
 """Held-out sequences are the same for every model of a task and length."""
-N_SEQUENCES = 4096
+N_SEQUENCES, LEAST_SEQUENCES, CELLS = 4096, 256, 2**28
+"""How many there are: fewer where sequences are so long that their attention would have more entries than `CELLS`."""
 N_BAYES = 1024
 """Sequences for the exact posterior mean, which may take tens of milliseconds for each."""
 BAYES_NODES = 200_000
@@ -41,7 +42,7 @@ class HeldOut:
 
     @classmethod
     def prepare(
-        cls, task: MTDTask, length: int, n_sequences: int = N_SEQUENCES, bayes: bool = True
+        cls, task: MTDTask, length: int, n_sequences: int | None = None, bayes: bool = True
     ) -> "HeldOut":
         data = held_out_data(task, length, n_sequences)
         rates = {steps: tune_learning_rate(task, length, steps=steps) for steps in (1, 2)}
@@ -53,12 +54,11 @@ class HeldOut:
         }
         divergence = {name: _divergence(task, data, estimate()) for name, estimate in estimates.items()}
         kl = {name: values.mean().item() for name, values in divergence.items()}
-        if bayes:
-            with contextlib.suppress(ValueError):  # many lags on long sequences: the rule would be too large
-                weights = exact_posterior_mean(task.transition, data.tokens[:N_BAYES], task.order, task.concentration,
-                                               tolerance=1e-5, max_nodes=BAYES_NODES)
+        with contextlib.suppress(ValueError):  # many lags on long sequences: the rule would be too large
+            if bayes and _bayes(task, data, 2) is not None:
+                weights = _bayes(task, data, N_BAYES)
                 # On some of the sequences, and the rest by how much it is below two-step mirror descent there.
-                below = divergence["two_step"][:N_BAYES] - _divergence(task, data, weights)
+                below = divergence["two_step"][: len(weights)] - _divergence(task, data, weights)
                 kl["exact_bayes"] = kl["two_step"] - below.mean().item()
         return cls(task, data, kl, rates[1].beta)
 
@@ -67,8 +67,10 @@ class HeldOut:
         return score(self.data.next_probs, predictions(model, self.data.tokens, softmax))
 
 
-def held_out_data(task: MTDTask, length: int, n_sequences: int = N_SEQUENCES) -> Sample:
+def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) -> Sample:
     """The sequences that every model of a task and length is scored on."""
+    if n_sequences is None:
+        n_sequences = min(N_SEQUENCES, max(LEAST_SEQUENCES, CELLS // length**2))
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
 
 
@@ -78,6 +80,12 @@ def predictions(model: LensTransformer, tokens: Tensor, softmax: bool = False) -
     with torch.no_grad():
         outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
     return outputs.softmax(-1) if softmax else outputs
+
+
+def _bayes(task: MTDTask, data: Sample, n_sequences: int) -> Float64[Tensor, "some lag"]:
+    """The exact posterior mean of the first sequences; a ValueError where the rule would be too large."""
+    return exact_posterior_mean(task.transition, data.tokens[:n_sequences], task.order, task.concentration,
+                                tolerance=1e-5, max_nodes=BAYES_NODES)
 
 
 def _divergence(task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]) -> Float64[Tensor, " some"]:

@@ -1,5 +1,6 @@
 """The training loop: steps, evaluations, and a state from which it goes on as if it had never stopped."""
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -66,9 +67,6 @@ class Trainer:
         try:
             for batch in source:
                 loss = self.take_step(batch)
-                if not math.isfinite(loss):
-                    raise DivergedError(f"the loss is {loss} at step {self.step}: try a smaller learning rate than "
-                                        f"{self.recipe.learning_rate:g}, or a longer warm-up")
                 self.losses.append(loss)
                 self.step += 1
                 now = time.perf_counter()
@@ -93,13 +91,24 @@ class Trainer:
             loss = prediction_loss(self.model, tokens.to(device), targets.to(device), self.recipe.loss)
             (loss if share == 1 else loss * share).backward()
             total += loss.item() * share
+        if not math.isfinite(total):
+            raise self.diverged(f"the loss is {total}")
         self.optimizer.step()
         return total
 
+    def check_finite(self) -> None:
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise self.diverged("weights are not finite")
+
+    def diverged(self, what: str) -> DivergedError:
+        return DivergedError(f"{what} at step {self.step}: try a smaller learning rate than "
+                             f"{self.recipe.learning_rate:g}, or a longer warm-up")
+
     def evaluate(self) -> dict[str, Any]:
         """Score and read the model, and append what was found to the history."""
+        self.check_finite()
         tokens = self.held_out.data.tokens
-        few = tokens[: max(32, min(256, READ_CELLS // tokens.shape[1] ** 2))]
+        few = tokens[: max(8, min(256, READ_CELLS // tokens.shape[1] ** 2))]
         result = self.held_out.score(self.model, softmax=self.recipe.loss == "cross-entropy")
         reading = read(self.model, self.task, few)
         entry = {
@@ -118,26 +127,29 @@ class Trainer:
             "seconds": self.seconds,
         }
         self.losses = []
-        self.history.append(entry)
-        return entry
+        # JSON has no word for what is not a number: a reading that does not apply is null.
+        self.history.append({key: None if isinstance(value, float) and not math.isfinite(value) else value
+                             for key, value in entry.items()})
+        return self.history[-1]
 
     def state(self) -> dict[str, Any]:
-        """All that a run needs to go on, as tensors and plain values."""
+        """All that a run needs to go on, as tensors and plain values; never one that cannot go on."""
+        self.check_finite()
         return {
             "step": self.step,
             "model": {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
-            "evaluations": len(self.history),
+            "history": json.dumps(self.history),
             "seconds": self.seconds,
             "threads": torch.get_num_threads(),
         }
 
-    def restore(self, state: dict[str, Any], history: list[dict[str, Any]]) -> None:
-        """Go back to where `state` was taken; `history` may know of later evaluations, which are forgotten."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to where `state` was taken."""
         weights: dict[str, Tensor] = state["model"]
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
         self.losses = state["losses"].tolist()
-        self.history = history[: state["evaluations"]]
+        self.history = json.loads(state["history"])

@@ -88,8 +88,13 @@ QUICK = (0.9, 0.95)
 they keep its steps small for thousands of steps, and some tasks do not leave the plateau at all."""
 
 
-def fast(architecture: str = "disentangled", n_layers: int = 3) -> Recipe:
-    """The recipe that finds the construction quickly, for one architecture and depth."""
+def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1) -> Recipe:
+    """The recipe that finds the construction quickly, for one architecture and depth.
+
+    Where there is nothing to tie (fewer than three layers, several heads) it starts from the default.
+    """
+    if architecture == "disentangled" and (n_layers < 3 or n_heads > 1):
+        return replace(fast(), initialisation="default")
     if architecture == "standard":
         return Recipe(name="fast", steps=12_000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK,
                       initialisation="default")
@@ -99,8 +104,9 @@ def fast(architecture: str = "disentangled", n_layers: int = 3) -> Recipe:
     return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK)
 
 
-def recipe_for(name: str, architecture: str, n_layers: int, **changes: Any) -> Recipe:
-    """A named recipe with some of its fields changed."""
+def recipe_for(name: str, architecture: str, n_layers: int, n_heads: int = 1, **changes: Any) -> Recipe:
+    """A named recipe, with some of its fields changed where a change is not None; its name then says so."""
     check_option("recipe", name, ("fast", "paper"))
-    base = fast(architecture, n_layers) if name == "fast" else PAPER
-    return replace(base, **{key: value for key, value in changes.items() if value is not None})
+    base = fast(architecture, n_layers, n_heads) if name == "fast" else PAPER
+    changed = replace(base, **{key: value for key, value in changes.items() if value is not None})
+    return changed if changed == base else replace(changed, name=f"{name}, changed")

@@ -5,23 +5,28 @@ Every file is replaced in one step, and everything that decides how training goe
 locked while a run writes to it; the lock ends with the process, however that ends.
 """
 
+import errno
 import fcntl
+import hashlib
+import io
+import logging
 import os
 import pickle
-import zipfile
-import zlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, read_config
 from mtdinterp.checkpoints import (
     build,
+    config_digest,
     describe,
-    read_history,
+    open_to_umask,
     replacing,
     staged,
     write_config,
@@ -35,8 +40,13 @@ from mtdinterp.training.initialise import initialise
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
-UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError)
+UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError,
+              pickle.UnpicklingError)
 """What reading a damaged or foreign file may raise."""
+RUN_PARTS = ("model", "task", "recipe", "seeds")
+"""What of a configuration decides how a run goes on."""
+
+log = logging.getLogger("mtdinterp")
 
 
 @contextmanager
@@ -49,6 +59,7 @@ def new_run(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"{target}: expected a new or empty directory for a new run; to go on with a run that is "
                               "there, resume it")
+    _check_device(recipe.device)
     initialise(model, recipe.initialisation, seeds["model"])
     held_out = held_out or HeldOut.prepare(task, model.config.length)
     trainer = Trainer(model, task, recipe, seeds["model"], held_out)
@@ -57,11 +68,13 @@ def new_run(
         write_config(staging, config)
         run = Run(staging, trainer, config)
         run.save()
-        staging.chmod(0o755)
+        open_to_umask(staging)
         try:
             staging.rename(target)
         except OSError as error:
-            raise CheckpointError(f"{target}: another run began there first") from error
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise CheckpointError(f"{target}: another run began there first") from error
+            raise
         run.path = target
         yield run
 
@@ -75,13 +88,20 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
     config = read_config(source)
     with _locked(source):
         state = read_state(source)
+        if state.get("config_sha256") != config_digest(config, RUN_PARTS):
+            raise CheckpointError(f"{source}: {TRAINING} belongs to another config.json, or that one was changed")
         model, task = build(source, config)
+        recipe, seed = Recipe.from_dict(config["recipe"]), int(config["seeds"]["model"])
+        _check_device(recipe.device)
+        if state["threads"] != torch.get_num_threads():
+            log.warning("mtdinterp: this run used %d threads and goes on with %d: its last bits will differ from a run "
+                        "that was never stopped", state["threads"], torch.get_num_threads())
+        trainer = Trainer(model, task, recipe, seed, held_out or HeldOut.prepare(task, model.config.length))
         try:
-            recipe, seed = Recipe.from_dict(config["recipe"]), int(config["seeds"]["model"])
-            trainer = Trainer(model, task, recipe, seed, held_out or HeldOut.prepare(task, model.config.length))
-            trainer.restore(state, read_history(source))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{source}: {TRAINING} does not fit its config.json ({error})") from error
+            trainer.restore(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{source}: {TRAINING} does not fit its config.json ({reason})") from error
         for left_behind in source.glob(UNFINISHED + "*"):
             left_behind.unlink(missing_ok=True)
         yield Run(source, trainer, config)
@@ -94,10 +114,17 @@ class Run:
         self.path, self.trainer, self.config = path, trainer, config
 
     def save(self) -> None:
-        """The state first: whatever else is newer or older than it, resuming goes by the state."""
+        """All of it; resuming goes by the state alone, whatever else is newer or older than it."""
+        content = io.BytesIO()
+        torch.save({**self.trainer.state(), "config_sha256": config_digest(self.config, RUN_PARTS)}, content)
+        state = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
         with replacing(self.path / TRAINING) as path, path.open("wb") as file:
-            torch.save({"schema": SCHEMA, **self.trainer.state()}, file)
+            torch.save({"schema": SCHEMA, "sha256": _sha256(state), "state": state}, file)
         write_weights(self.path, self.trainer.model, self.config)
+        self.save_history()
+
+    def save_history(self) -> None:
+        """So that every evaluation can be seen at once; the state has its own copy."""
         write_history(self.path, self.trainer.history)
 
 
@@ -105,19 +132,38 @@ def read_state(source: Path) -> dict[str, Any]:
     """The contents of training.pt: tensors and plain values; anything else in it is refused, not executed."""
     path = source / TRAINING
     try:
-        with zipfile.ZipFile(path) as archive:  # what torch writes; torch itself does not look at the checksums
-            broken = archive.testzip()
-        if broken is not None:
-            raise ValueError(f"{broken} does not have its checksum")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        outer = _load(path)
+        if not isinstance(outer, dict) or outer.get("schema") != SCHEMA:
+            raise CheckpointError(f"{path}: expected checkpoint schema {SCHEMA}, or not written by mtdinterp")
+        # torch does not look at the checksums of its own format.
+        if _sha256(outer["state"]) != outer["sha256"]:
+            raise CheckpointError(f"{path}: damaged (it does not have its checksum)")
+        state = _load(io.BytesIO(outer["state"].numpy().tobytes()))
+    except CheckpointError:
+        raise
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
     except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp "
                               f"({str(error).splitlines()[0] if str(error) else type(error).__name__})") from error
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-        raise CheckpointError(f"{path}: expected checkpoint schema {SCHEMA}")
     return state
+
+
+def _load(source: Path | io.BytesIO) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about foreign pickles, which are refused anyway
+        return torch.load(source, map_location="cpu", weights_only=True)
+
+
+def _sha256(data: Tensor) -> str:
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device: {name!r} cannot be used here ({str(error).splitlines()[0]})") from error
 
 
 @contextmanager

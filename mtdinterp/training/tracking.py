@@ -14,10 +14,8 @@ def tracker(
     if project is None:
         yield lambda entry: None
         return
-    try:
-        import wandb
-    except ImportError:
-        raise ValueError("--wandb needs the wandb package: pip install wandb") from None
+    import wandb
+
     mode: Any = os.environ.get("WANDB_MODE", "offline")
     run = wandb.init(project=project, name=name, config=dict(config), mode=mode)
     try:

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 
 from mtdinterp import CheckpointError, MTDTask, load_checkpoint
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
-from mtdinterp.training import HeldOut, Recipe
+from mtdinterp.training import DivergedError, HeldOut, Recipe
 from mtdinterp.training.run import new_run, read_state, resumed_run
 
 TASK = MTDTask.random(3, 2, seed=0)
@@ -107,6 +108,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, t
         command = [sys.executable, "-m", "mtdinterp", "train", "--resume", str(target)]
     subprocess.run(command, env=environment(), check=True, capture_output=True)
     assert equal(weights_of(tmp_path / "whole"), weights_of(target))
+    assert without_time(load_checkpoint(tmp_path / "whole").history) == without_time(load_checkpoint(target).history)
     assert {entry.name for entry in target.iterdir()} == {"config.json", "model.safetensors", "training.pt",
                                                           "history.jsonl"}
 
@@ -182,16 +184,74 @@ def test_a_truncated_state_is_one_clear_error(stopped):
 
 
 def test_a_state_of_another_model_or_version_is_refused(stopped):
-    state = read_state(stopped)
-    torch.save({**state, "schema": 99}, stopped / "training.pt")
-    with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+    outer = torch.load(stopped / "training.pt", weights_only=True)
+    for foreign in ({**outer, "schema": 99}, [1, 2, 3]):
+        torch.save(foreign, stopped / "training.pt")
+        with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+            resuming(stopped)
+
+
+def test_a_state_of_another_run_is_refused(stopped, tmp_path):
+    with new_run(tmp_path / "other", fresh(), TASK, RECIPE, {"task": 0, "model": 6}, HELD_OUT) as run:
+        run.save()
+    shutil.copy(tmp_path / "other" / "training.pt", stopped / "training.pt")
+    with pytest.raises(CheckpointError, match="belongs to another config"):
         resuming(stopped)
-    torch.save({**state, "model": {"foreign": torch.zeros(3)}}, stopped / "training.pt")
-    with pytest.raises(CheckpointError, match="does not fit"):
+
+
+def test_a_changed_recipe_is_noticed(stopped):
+    config = json.loads((stopped / "config.json").read_text())
+    config["recipe"]["steps"] = 100
+    (stopped / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="belongs to another config"):
         resuming(stopped)
-    torch.save([1, 2, 3], stopped / "training.pt")
-    with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+
+
+def test_a_kill_between_the_files_of_a_save_loses_no_evaluation(tmp_path, uninterrupted, monkeypatch):
+    with begin(tmp_path / "parts") as run:
+        run.trainer.run(after_step=lambda trainer: trainer.step < 30)
+
+        def killed(*arguments):
+            raise SystemExit
+
+        monkeypatch.setattr("mtdinterp.training.run.write_weights", killed)
+        with pytest.raises(SystemExit):
+            run.save()
+        monkeypatch.undo()
+    with resumed_run(tmp_path / "parts", HELD_OUT) as run:
+        assert run.trainer.step == 30
+        run.trainer.run()
+        run.save()
+    whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
+    assert without_time(whole) == without_time(parts)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    wild = dataclasses.replace(RECIPE, learning_rate=1e30, schedule="constant")
+    with begin(tmp_path / "run", wild) as run, pytest.raises(DivergedError, match="try a smaller learning rate"):
+        run.trainer.run(after_step=lambda trainer: run.save() or True)
+    assert all(tensor.isfinite().all() for tensor in weights_of(tmp_path / "run").values())
+    resuming(tmp_path / "run")
+
+
+def test_another_number_of_threads_is_said(stopped, caplog):
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
         resuming(stopped)
+    finally:
+        torch.set_num_threads(before)
+    assert "its last bits will differ" in caplog.text
+
+
+def test_a_run_follows_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        with begin(tmp_path / "run"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
 
 
 class Hostile:
@@ -214,16 +274,21 @@ def test_a_hostile_pickle_executes_nothing(stopped, tmp_path):
 
 def test_a_flipped_bit_in_the_state_is_noticed(stopped):
     content = (stopped / "training.pt").read_bytes()
-    for place in range(100, len(content), len(content) // 7):
+    good = read_state(stopped)
+    noticed = 0
+    for place in range(0, len(content), len(content) // 200):
         damaged = bytearray(content)
-        damaged[place] ^= 1
+        damaged[place] ^= 1 << place % 8
         (stopped / "training.pt").write_bytes(bytes(damaged))
         try:
-            state = resuming(stopped).trainer.state()
+            state = read_state(stopped)
         except CheckpointError:
+            noticed += 1
             continue
-        # What is left is padding between the records: no bit of the state is another.
-        assert equal(state["model"], weights_of(stopped))
+        # What is left is padding around the one record that matters.
+        assert equal(state["model"], good["model"])
+        assert state["history"] == good["history"]
+    assert noticed > 150
 
 
 def test_history_and_config_tell_how_it_came_to_be(uninterrupted):
