@@ -6,6 +6,7 @@ the stream may share memory here. A narrow activation is shown at its place in a
 where every component writes its own columns: that is how an additive-stream tool sees a concatenated one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,14 +46,14 @@ def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) ->
     )
 
 
-def listening(hook: nn.Module) -> bool:
-    """Whether anything is attached to a hook point (or any module), by TransformerLens or by torch itself."""
-    return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks or hook._backward_pre_hooks)
+def attached(module: nn.Module) -> tuple[Mapping[int, object], ...]:
+    """Where a module keeps what is attached to it, by TransformerLens or by torch itself."""
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
-def is_watched(model: nn.Module) -> bool:
-    """Whether anything is attached to any module of a model: then every step must be taken where it can be seen."""
-    return any(map(listening, model.modules()))
+def listening(hook: HookPoint) -> bool:
+    """Whether anything is attached to a hook point."""
+    return any(attached(hook))
 
 
 def tap(hook: HookPoint, value: Tensor, place: slice | None = None, width: int | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
 from mtdinterp.models.config import ModelConfig
-from mtdinterp.models.hooked import LensConfig, Unembed, is_watched, tap
+from mtdinterp.models.hooked import LensConfig, Unembed, attached, tap
 from mtdinterp.models.stream import Stream
 from mtdinterp.native.step import FoldedLayer
 
@@ -51,7 +51,7 @@ class LensTransformer(HookedRootModule):
             raise ValueError("return_type: the loss is over all positions but the last, so it needs two tokens or more "
                              f"and last_only=False; got {sequence.shape[1]} and last_only={last_only}")
         # If anything listens anywhere, every layer is eager: runs that are compared take the same path.
-        watched = is_watched(self)
+        watched = self.is_watched
         embedded = self.embed(sequence)
         if watched and torch.is_grad_enabled() and not embedded.requires_grad:
             embedded.requires_grad_()  # one-hot embeddings are data, but backward hooks need a gradient to see
@@ -74,6 +74,16 @@ class LensTransformer(HookedRootModule):
         if not 1 <= length <= longest:
             raise ValueError(f"tokens: expected a length of 1..{longest}, got {length}")
         return sequence.to(self.W_U.device)
+
+    def setup(self) -> None:
+        """TransformerLens' naming of the hook points, and where to look for what is attached to any module."""
+        super().setup()
+        self._attached = tuple(place for module in self.modules() for place in attached(module))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anything is attached anywhere: then every step must be taken where it can be seen."""
+        return any(self._attached)
 
     def folded_layers(self) -> list[FoldedLayer]:
         """The model as layers of one form on one-hot tokens, for the fused training step."""

@@ -6,7 +6,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.models.hooked import is_watched
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native import use_kernels
 from mtdinterp.native.step import LOSSES, can_step, fused_loss
@@ -30,7 +29,7 @@ def prediction_loss(
     if tuple(targets.shape) != wanted:
         raise ValueError(f"targets: expected shape {list(wanted)}, got {list(targets.shape)}")
     # What the kernel cannot give: a look inside, a hidden layer, gradients of the targets.
-    if use_kernels() and not (is_watched(model) or model.unembed.d_mlp or targets.requires_grad):
+    if use_kernels() and not (model.is_watched or model.unembed.d_mlp or targets.requires_grad):
         layers = model.folded_layers()
         if can_step(layers, model.W_U, sequence, last_only):
             return fused_loss(layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss)

@@ -1,5 +1,7 @@
 """The whole training step in one call against the definition in float64: loss, gradients, and every awkward input."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
@@ -231,3 +233,13 @@ def test_wrong_inputs_are_named():
     with pytest.raises(ValueError, match="loss"):
         prediction_loss(model, tokens, targets, "hinge")
     assert prediction_loss(model, tokens[:0], targets[:0]).isnan()  # the mean of nothing
+
+
+def test_a_copy_of_a_model_watches_its_own_hooks():
+    model = MODELS["disentangled"]
+    twin = copy.deepcopy(model)
+    handle = twin.blocks[0].attn.register_forward_hook(lambda module, inputs, output: output)
+    assert twin.is_watched
+    assert not model.is_watched
+    handle.remove()
+    assert not twin.is_watched
