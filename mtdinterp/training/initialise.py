@@ -7,12 +7,13 @@ They contain nothing about the transition matrix or the number of lags.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from mtdinterp.checks import check_option
-from mtdinterp.models import DisentangledTransformer, LensTransformer
+from mtdinterp.models import DisentangledTransformer, LensTransformer, StandardTransformer
 
 SMALL = 0.02
 """Standard deviation of a small weight."""
@@ -66,20 +67,54 @@ def mirrored(model: LensTransformer) -> None:
 
 
 def _tie(model: LensTransformer, sign: int) -> None:
-    if not isinstance(model, DisentangledTransformer):
-        raise ValueError(f"initialisation: the tied starts are for the disentangled transformer, whose stream has "
-                         f"lag blocks; got a {model.config.architecture} one")
-    layers = model.attention
-    if len(layers) < 3 or any(layer.n_heads != 1 for layer in layers):
+    heads = [layer.n_heads for layer in model.attention]
+    if len(heads) < 3 or set(heads) != {1}:
         raise ValueError("initialisation: the tied starts need three layers or more with one head each, got "
-                         f"{len(layers)} with {[layer.n_heads for layer in layers]}")
+                         f"{len(heads)} with {heads}")
     model.reset_parameters()
+    if isinstance(model, StandardTransformer):
+        _tie_standard(model, sign)
+    else:
+        _tie_disentangled(cast(DisentangledTransformer, model), sign)
+
+
+def _tie_disentangled(model: DisentangledTransformer, sign: int) -> None:
+    layers = model.attention
     code = spread_code(layers[0].R_V.shape[1], model.config.d_rel)
     layers[0].R_V[0] = code
     here = torch.roll(code, -1, dims=0)  # offset k at a query is lag k + 1 of the token to predict
     layers[-1].R_A[0, :-1, model.stream["L2.L1.lag"]] = sign * TIE * here[:-1]
     if len(layers) >= 5:
         _tie_second_step(model, here, sign)
+
+
+def _tie_standard(model: StandardTransformer, sign: int) -> None:
+    """The same in orthogonal directions of the residual stream, small noise everywhere else.
+
+    Tokens have directions of their own; layer 1 writes an offset's code into `written`, layer 2 moves what it
+    averages of that to `averaged`, and the last layer's queries read it there, against the code in its key table.
+    """
+    config, (first, second, *_, last) = model.config, model.attention
+    width = min(4, config.head_width, (config.d_model - config.vocab_size) // 3)
+    if width < 1:
+        raise ValueError("initialisation: the tied start needs d_model of at least vocab_size + 3, got "
+                         f"{config.d_model}")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=SMALL)
+    frame, _ = torch.linalg.qr(torch.randn(config.d_model, config.d_model))
+    sizes = [config.vocab_size, width, width]
+    token, written, averaged = frame[: sum(sizes)].split(sizes)
+    code = spread_code(config.length, width)
+    model.embed.W_E.copy_(token)
+    first.R_V[0, :, :width] = code
+    first.W_O[0, :width] = written
+    second.W_V[0, :, :width] = written.T
+    second.W_O[0, :width] = averaged
+    last.W_Q[0, :, :width] = averaged.T
+    last.R_K[0, :-1, :width] = sign * TIE * last.d_head**0.5 * torch.roll(code, -1, dims=0)[:-1]
+    # What the last layer attends to must be seen for its weights to matter.
+    nn.init.normal_(last.W_V, std=config.d_model**-0.5)
+    nn.init.normal_(last.W_O, std=config.d_model**-0.5)
 
 
 def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) -> None:

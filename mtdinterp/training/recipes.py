@@ -93,11 +93,10 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
 
     Where there is nothing to tie (fewer than three layers, several heads) it starts from the default.
     """
-    if architecture == "disentangled" and (n_layers < 3 or n_heads > 1):
-        return replace(fast(), initialisation="default")
+    if n_layers < 3 or n_heads > 1:
+        return replace(fast(architecture), initialisation="default")
     if architecture == "standard":
-        return Recipe(name="fast", steps=12_000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK,
-                      initialisation="default")
+        return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK)
     if n_layers >= 5:
         return Recipe(name="fast", steps=20_000, batch_size=64, learning_rate=5e-3, warmup=500, adam_betas=QUICK,
                       evaluate_every=1000)
