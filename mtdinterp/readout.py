@@ -79,7 +79,7 @@ def last_attention(pattern: Float[Tensor, "batch head query key"]) -> Float64[Te
 
 
 def averaged_lags(
-    first: Float[Tensor, "batch head query key"], second: Float[Tensor, "batch head query key"], order: int
+    first: Float[Tensor, "batch head1 query key"], second: Float[Tensor, "batch head2 query key"], order: int
 ) -> Float64[Tensor, "batch lag"]:
     """Γ̃_g = Σ_i A²[last, i]·A¹[i, i-g], mean over heads: the construction's Γ where its attention is the model's."""
     weights = second[:, :, -1].double().mean(1)
