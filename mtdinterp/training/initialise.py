@@ -21,6 +21,8 @@ TIE = 3.0
 """How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no better."""
 DECAY = 0.25
 """How fast an offset's code shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the hard ones were slower."""
+CODE_WIDTH = 8
+"""Directions for an offset's code in the standard transformer: 4 were too few for one of the two tasks tried."""
 SECOND_STEP = 0.5
 """How strongly a five-layer start looks away from positions that its first weights explain."""
 
@@ -95,7 +97,7 @@ def _tie_standard(model: StandardTransformer, sign: int) -> None:
     averages of that to `averaged`, and the last layer's queries read it there, against the code in its key table.
     """
     config, (first, second, *_, last) = model.config, model.attention
-    width = min(4, config.head_width, (config.d_model - config.vocab_size) // 3)
+    width = min(CODE_WIDTH, config.head_width, (config.d_model - config.vocab_size) // 3)
     if width < 1:
         raise ValueError("initialisation: the tied start needs d_model of at least vocab_size + 3, got "
                          f"{config.d_model}")
