@@ -64,10 +64,11 @@ def zoo_names() -> list[str]:
 
 def find_checkpoint(path: str | os.PathLike) -> Path:
     """The directory that a path or the name of a zoo model means; a path that exists comes first."""
-    source = Path(path).expanduser()
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise CheckpointError(f"expected a checkpoint directory or the name of a zoo model, got {path!r}")
+    source, name = Path(path).expanduser(), os.fspath(path)
     if source.is_dir():
         return source
-    name = os.fspath(path)
     if name in zoo_names():
         return ZOO / name
     if source.exists():

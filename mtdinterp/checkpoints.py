@@ -34,6 +34,7 @@ from mtdinterp.checkpoint_files import (
     find_checkpoint,
     read_config,
 )
+from mtdinterp.checks import check_option
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -42,6 +43,9 @@ from mtdinterp.models import (
     StandardTransformer,
 )
 from mtdinterp.task import MTDTask
+
+CHECKSUMS = "checksums"
+"""Where the weights' file keeps them: of its tensors, and of what its configuration says of model and task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +140,7 @@ def write_weights(directory: Path, model: LensTransformer, config: Mapping[str, 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(directory / WEIGHTS) as path:
         try:
-            save_file(tensors, path, metadata={"sha256": _digest(tensors), "config_sha256": config_digest(config)})
+            save_file(tensors, path, metadata={CHECKSUMS: json.dumps([_digest(tensors), config_digest(config)])})
         except SafetensorError as error:
             raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
 
@@ -162,7 +166,7 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTD
     """The untrained model and the task that a configuration describes."""
     try:
         model = _build_model(config["model"])
-        task = MTDTask(**config["task"])
+        task = _build_task(config["task"])
         _check_pair(model, task)
     except KeyError as error:
         raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
@@ -185,6 +189,14 @@ def _build_model(values: Mapping[str, Any]) -> LensTransformer:
     if architecture == StandardConfig.architecture:
         return StandardTransformer(StandardConfig.from_dict(values))
     raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
+
+
+def _build_task(values: Mapping[str, Any]) -> MTDTask:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected task to be an object, got {values!r}")
+    for name in values:
+        check_option("task field", name, ("transition", "order", "concentration"))
+    return MTDTask(**values)
 
 
 def read_history(source: Path) -> list[dict[str, Any]]:
@@ -211,7 +223,9 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     # Other writers leave no checksums, and that is fine.
-    if stored.get("sha256", _digest(tensors)) != _digest(tensors):
+    actual = [_digest(tensors), config_digest(config)]
+    wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
+    if wanted[0] != actual[0]:
         raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -219,7 +233,7 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
                               f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
-    if stored.get("config_sha256", config_digest(config)) != config_digest(config):
+    if wanted[1] != actual[1]:
         raise CheckpointError(f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)")
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:

@@ -48,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What the library refuses is bad input; anything else is a defect and keeps its traceback.
         print(f"mtdinterp {options.command}: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
+            raise
+        print(f"mtdinterp {options.command}: not enough memory for this; try something smaller", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"mtdinterp {options.command}: interrupted", file=sys.stderr)
         return 130

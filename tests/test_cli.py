@@ -55,6 +55,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
         (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
         (["train", "--seed", "9" * 30], "--seed: expected an integer below 2^63"),
+        (["train", "--out", ""], "--out: expected a directory, got ''"),
+        (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
@@ -140,9 +142,10 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     lines = captured.err.splitlines()
     assert lines[:2] == ["importing …", "preparing the held-out set …"]
     assert lines[2].startswith("KL ")
-    assert lines[2].endswith("  0/20")
-    assert "× one-step  β " in lines[-1]
-    assert "  20/20 " in lines[-1]
+    assert lines[2].endswith(" 0/20")
+    assert "×MD β " in lines[-1]
+    assert " 20/20 " in lines[-1]
+    assert len(lines[-1]) < 80
     # Once more to the same place is refused, resuming a finished run changes nothing.
     assert main([*TINY, "--out", str(tmp_path / "run")]) == 2
     assert "--resume" in capsys.readouterr().err
@@ -208,6 +211,12 @@ def test_a_reading_that_does_not_apply_is_null(capsys, tmp_path):
     result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert result["gain"] is None
     assert result["branch"] == "undecided"
+
+
+def test_what_is_too_large_is_one_sentence(capsys, tmp_path):
+    assert main([*TINY, "--out", str(tmp_path / "run"), "--layers", "40"]) == 2
+    assert "parameters, more than 1e+09" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_device_is_one_sentence(capsys, tmp_path):

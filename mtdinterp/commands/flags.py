@@ -42,11 +42,16 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
     return parse
 
 
-def checkpoint_directory(text: str) -> Path:
-    """An argparse type: where to write a checkpoint, refused if something else is there."""
+def not_empty(text: str) -> str:
+    """An argparse type: a path that is not the empty word."""
     if not text:
         raise argparse.ArgumentTypeError("expected a directory, got ''")
-    path = Path(text).expanduser()
+    return text
+
+
+def checkpoint_directory(text: str) -> Path:
+    """An argparse type: where to write a checkpoint, refused if something else is there."""
+    path = Path(not_empty(text)).expanduser()
     try:
         check_replaceable(path)
     except CheckpointError as error:

@@ -55,13 +55,13 @@ class LiveLine:
         if self.terminal and now - self.shown >= self.INTERVAL:
             self.shown = now
             width = shutil.get_terminal_size().columns - 1
-            self.stream.write("\r\x1b[2K" + f"{self.latest}  {self.pace()}"[:width])
+            self.stream.write("\r\x1b[2K" + f"{self.latest} {self.pace()}"[:width])
             self.stream.flush()
 
     def evaluated(self, step: int, text: str) -> None:
         self.step, self.latest = step, text
         if not self.terminal:
-            print(f"{text}  {self.pace()}", file=self.stream, flush=True)
+            print(f"{text} {self.pace()}", file=self.stream, flush=True)
 
     def pace(self) -> str:
         """Step, steps a second and time left; at the end of the line, where a narrow terminal cuts."""
@@ -72,8 +72,8 @@ class LiveLine:
         hours, minutes = divmod(minutes, 60)
         clock = f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
         rate = taken / seconds
-        return f"{self.step}/{self.total} {rate:.0f} steps/s {clock}" if rate >= 10 else (
-            f"{self.step}/{self.total} {rate:.2g} steps/s {clock}")
+        speed = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{self.step}/{self.total} {speed} steps/s {clock}"
 
     def close(self) -> None:
         if self.terminal:

@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from mtdinterp.commands.flags import (
     add_task_flags,
     at_least,
     check_order_below_length,
+    not_empty,
     number,
 )
 from mtdinterp.commands.progress import LiveLine, stages
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from mtdinterp.training.run import Run
 
 RECIPE_FLAGS: dict[str, dict[str, Any]] = {
-    "steps": {"type": at_least(1), "metavar": "N", "help": "how many"},
+    "steps": {"type": at_least(1), "metavar": "N", "help": "how many steps to train"},
     "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences a step"},
     "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
-    "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "of Adam"},
+    "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "Adam's, at its highest"},
     "adam_betas": {"type": number(minimum=0), "nargs": 2, "metavar": ("B1", "B2"), "help": "decays of Adam's means"},
     "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
     "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
@@ -59,8 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("parts of the recipe, each instead of what the recipe says")
     for name, settings in RECIPE_FLAGS.items():
         group.add_argument("--" + name.replace("_", "-"), dest=name, **settings)
-    parser.add_argument("--out", metavar="DIR", help="a new or empty directory (out/NAME)")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run that is there, with its own settings")
+    parser.add_argument("--out", type=not_empty, metavar="DIR", help="a new or empty directory (out/NAME)")
+    parser.add_argument("--resume", type=not_empty, metavar="DIR",
+                        help="go on with the run that is there, with its own settings")
     parser.add_argument("--wandb", metavar="PROJECT",
                         help="also log to Weights & Biases, offline unless WANDB_MODE says otherwise")
     add_json_flag(parser)
@@ -86,12 +89,12 @@ def run(options: argparse.Namespace, defaults: dict[str, Any]) -> int:
             stage("preparing the held-out set")
             running = stack.enter_context(run_in_directory)
         interrupted = _train(running, options)
-    result = {**_summary(running), "interrupted": interrupted}
+    result = {**_summary(running), "interrupted": interrupted is not None}
     print(json.dumps(result, indent=1) if options.json else _table(result))
-    if interrupted:
+    if interrupted is not None:
         print(f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Go on with:\n"
               f"  mtdinterp train --resume {running.path}", file=sys.stderr)
-        return 130
+        return 128 + interrupted
     return 0
 
 
@@ -118,8 +121,12 @@ def _check_directory(path: Path, resume: bool) -> None:
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)")
     elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise CheckpointError(f"{path}: expected a new or empty directory; choose another with --out, or go on with "
-                              f"the run that is there by --resume {path}")
+        hint = f", or go on with the run that is there by --resume {path}" if (path / TRAINING).exists() else ""
+        raise CheckpointError(f"{path}: expected a new or empty directory; choose another with --out{hint}")
+    else:
+        parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise CheckpointError(f"{path}: cannot be made, {parent} is not a directory that can be written to")
 
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
@@ -143,15 +150,18 @@ def _resume(options: argparse.Namespace) -> AbstractContextManager["Run"]:
     return resumed_run(options.resume)
 
 
-def _train(running: "Run", options: argparse.Namespace) -> bool:
-    """Train to the end or to Ctrl-C, saving on the way; whether it was the latter."""
+def _train(running: "Run", options: argparse.Namespace) -> int | None:
+    """Train to the end or to a signal that asks to stop, saving on the way; the signal."""
     trainer = running.trainer
+    if trainer.finished:
+        print(f"mtdinterp train: {running.path} is finished already", file=sys.stderr)
+        return None
     line = LiveLine(trainer.recipe.steps)
-    stop = {"asked": False}
+    stop: list[int] = []
     with _on_interrupt(stop), _logging(options, running) as log:
 
         def after_evaluation(trainer: "Trainer") -> None:
-            line.evaluated(trainer.step, describe_evaluation(trainer.history[-1]))
+            line.evaluated(trainer.step, live_evaluation(trainer.history[-1]))
             log(trainer.history[-1])
             running.save_history()
 
@@ -159,7 +169,7 @@ def _train(running: "Run", options: argparse.Namespace) -> bool:
             line.stepped(trainer.step)
             if trainer.step % trainer.recipe.save_every == 0 and not trainer.finished:
                 running.save()
-            return not stop["asked"]
+            return not stop
 
         try:
             line.started(trainer.step)
@@ -167,27 +177,29 @@ def _train(running: "Run", options: argparse.Namespace) -> bool:
         finally:
             line.close()
         running.save()
-    return stop["asked"] and not trainer.finished
+    return stop[0] if stop and not trainer.finished else None
 
 
 @contextmanager
-def _on_interrupt(stop: dict[str, bool]) -> Iterator[None]:
-    """Ctrl-C ends the run after the step it is in; a second one ends it at once."""
+def _on_interrupt(stop: list[int]) -> Iterator[None]:
+    """Ctrl-C, or being asked to terminate, ends the run after the step it is in; a second time ends it at once."""
 
     def handle(number: int, frame: Any) -> None:
-        if stop["asked"]:
+        if stop:
             raise KeyboardInterrupt
-        stop["asked"] = True
+        stop.append(number)
 
+    signals = (signal.SIGINT, signal.SIGTERM)
     try:
-        before = signal.signal(signal.SIGINT, handle)
+        before = [signal.signal(number, handle) for number in signals]
     except ValueError:  # not the main thread, where signals do not arrive
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextManager[Any]:
@@ -198,6 +210,12 @@ def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextMana
         "recipe": trainer.recipe.to_dict(), "model": trainer.model.config.to_dict(), "seed": trainer.seed,
         "order": trainer.task.order,
     })
+
+
+def live_evaluation(entry: dict[str, Any]) -> str:
+    """The same where there is little room."""
+    loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f} "
+    return f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {entry['beta']:.1f} {entry['branch']}"
 
 
 def describe_evaluation(entry: dict[str, Any]) -> str:
@@ -213,6 +231,7 @@ def _summary(running: "Run") -> dict[str, Any]:
         "checkpoint": str(running.path),
         "step": trainer.step,
         "steps": trainer.recipe.steps,
+        "evaluated_at": last["step"],
         "seconds": trainer.seconds,
         **{key: last[key] for key in ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")},
         "optimal_beta": trainer.held_out.beta,
@@ -226,7 +245,8 @@ def _table(result: dict[str, Any]) -> str:
     gain = "" if result["gain"] is None else f" (gain {result['gain']:.2f}, R² {result['gain_r2']:.2f})"
     rows = [("this model", result["kl"]), *((names[key], kl) for key, kl in result["kl_of_estimators"].items())]
     lines = [f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
-             f"KL(truth ‖ prediction) on held-out sequences, standard error {result['kl_stderr']:.1g}:"]
+             f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard error "
+             f"{result['kl_stderr']:.1g}:"]
     lines += [f"  {name:<22} {kl:.5f}" for name, kl in rows]
     lines += [f"ratio to one-step MD     {result['ratio']:.3f}",
               f"β of the last layer      {result['beta']:.1f} (R² {result['beta_r2']:.2f}; "

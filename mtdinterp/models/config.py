@@ -6,6 +6,9 @@ from typing import Any, ClassVar, TypeVar
 
 from mtdinterp.checks import check_count, check_option
 
+MOST_LAYERS = 100
+MOST_PARAMETERS = 10**9
+
 SomeConfig = TypeVar("SomeConfig", bound="ModelConfig")
 
 
@@ -28,9 +31,17 @@ class ModelConfig:
         self._count("vocab_size", minimum=2)
         self._count("length")
         self._count("n_layers")
+        if self.n_layers > MOST_LAYERS:
+            raise ValueError(f"n_layers: expected at most {MOST_LAYERS}, got {self.n_layers}")
         self._count("d_mlp", minimum=0)
         if not isinstance(self.exact_length, bool):
             raise ValueError(f"exact_length: expected True or False, got {self.exact_length!r}")
+
+    def _check_size(self, n_parameters: int) -> None:
+        """Refuse what no machine here can hold, before anything is allocated for it."""
+        if n_parameters > MOST_PARAMETERS:
+            raise ValueError(f"this model would have {float(n_parameters):.2g} parameters, "
+                             f"more than {MOST_PARAMETERS:.0e}")
 
     def _count(self, name: str, minimum: int = 1) -> None:
         """Check a field and keep it as a plain int, which JSON can hold."""
@@ -69,6 +80,11 @@ class DisentangledConfig(ModelConfig):
             self._count("n_heads")
         if len(self.heads_per_layer) != self.n_layers:
             raise ValueError(f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}")
+        width, n_parameters = self.vocab_size, 0
+        for n_heads in self.heads_per_layer:
+            n_parameters += n_heads * (width**2 + self.length * (width + self.d_rel))
+            width += n_heads * (width + self.d_rel)
+        self._check_size(n_parameters + width * (self.vocab_size + self.d_mlp))
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -101,6 +117,8 @@ class StandardConfig(ModelConfig):
             check_count("blocks", width)
         if self.blocks and sum(width for _, width in self.blocks) != self.d_model:
             raise ValueError(f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}")
+        a_head = self.head_width * (4 * self.d_model + 2 * self.length)
+        self._check_size(self.n_layers * self.n_heads * a_head + self.d_model * (2 * self.vocab_size + self.d_mlp))
 
     @property
     def head_width(self) -> int:

@@ -1,5 +1,6 @@
 """The training loss of a model: fused into one call where nobody watches, step by step otherwise."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from mtdinterp.native.step import LOSSES, can_step, fused_loss
 def prediction_loss(
     model: LensTransformer,
     tokens: ArrayLike,
-    targets: Float[Tensor, "batch *query vocab"],
+    targets: ArrayLike,
     loss: str = "mse",
 ) -> Float[Tensor, ""]:
     """Mean loss of the model's outputs against target distributions.
@@ -24,6 +25,8 @@ def prediction_loss(
     """
     check_option("loss", loss, LOSSES)
     sequence = model.check_tokens(tokens)
+    if not isinstance(targets, Tensor):
+        targets = torch.as_tensor(np.asarray(targets), dtype=model.W_U.dtype)
     last_only = targets.ndim == 2
     wanted = (len(sequence), *(() if last_only else (sequence.shape[1],)), model.config.vocab_size)
     if tuple(targets.shape) != wanted:

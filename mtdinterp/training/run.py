@@ -144,8 +144,9 @@ def read_state(source: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
     except UNREADABLE as error:
-        raise CheckpointError(f"{path}: damaged, or not written by mtdinterp "
-                              f"({str(error).splitlines()[0] if str(error) else type(error).__name__})") from error
+        reason = ("it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError)
+                  else "it cannot be read")
+        raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     return state
 
 
@@ -161,8 +162,8 @@ def _sha256(data: Tensor) -> str:
 
 def _check_device(name: str) -> None:
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros((), device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"device: {name!r} cannot be used here ({str(error).splitlines()[0]})") from error
 
 

@@ -113,16 +113,17 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, t
                                                           "history.jsonl"}
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
     command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "50", "--save-every", "1000000", "--out",
                str(tmp_path / "run")]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "config.json").exists():
         time.sleep(0.05)
     time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert f"mtdinterp train --resume {tmp_path / 'run'}" in errors
     step = read_state(tmp_path / "run")["step"]
     assert step > 0
