@@ -155,22 +155,20 @@ def _model(name: str, length: int) -> tuple[LensTransformer, Output]:
 
 def _reference_step(model: LensTransformer, output: Output, data: Sample) -> Callable[[], None]:
     """One forward and backward pass of the mean squared error at the last position."""
-    target = data.next_probs.float()
+    target, parameters = data.next_probs.float(), tuple(model.parameters())
 
     def step() -> None:
-        model.zero_grad(set_to_none=True)
-        loss_of_outputs(output(model, data.tokens), target, "mse").backward()
+        torch.autograd.grad(loss_of_outputs(output(model, data.tokens), target, "mse"), parameters)
 
     return step
 
 
 def _step(model: LensTransformer, data: Sample) -> Callable[[], None]:
     """The same by `prediction_loss`, as training does it."""
-    target = data.next_probs.float()
+    target, parameters = data.next_probs.float(), tuple(model.parameters())
 
     def step() -> None:
-        model.zero_grad(set_to_none=True)
-        prediction_loss(model, data.tokens, target).backward()
+        torch.autograd.grad(prediction_loss(model, data.tokens, target), parameters)
 
     return step
 
