@@ -48,12 +48,13 @@ def entry(path: Path) -> dict[str, Any]:
 def _table(entries: list[dict[str, Any]]) -> str:
     if not entries:
         return "The zoo is empty: scripts/build_zoo fills it."
-    width = max(len(row["name"]) for row in entries)
-    lines = [f"{'name':<{width}}  recipe     steps   KL       ratio  β      branch     training     size"]
-    for row in entries:
-        found = f"{row['kl']:.5f}  {row['ratio']:.3f}  {row['beta']:<5.1f}  {row['branch']:<9}"
-        cost = f"{_duration(row['seconds']):<9} {row['kilobytes']:>6.0f} kB"
-        lines.append(f"{row['name']:<{width}}  {row['recipe']:<6} {row['steps']:>9}   {found}  {cost}")
+    header = ("name", "recipe", "steps", "KL", "ratio", "β", "branch", "training", "size")
+    rows = [(row["name"], row["recipe"], str(row["steps"]), f"{row['kl']:.5f}", f"{row['ratio']:.3f}",
+             f"{row['beta']:.1f}", row["branch"], _duration(row["seconds"]), f"{row['kilobytes']:.0f} kB")
+            for row in entries]
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in (header, *rows)]
     lines += ["", "KL(truth ‖ prediction) on held-out sequences; ratio: over that of tuned one-step mirror descent.",
               f"Load one with mtdinterp.load_checkpoint({entries[0]['name']!r})."]
     return "\n".join(lines)
