@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from mtdinterp.models.attention import eager_relative_attention
 from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.native import use_kernels
 from mtdinterp.native.kernels import machine_rates
+from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.task import MTDTask, Sample
 
 VOCAB_SIZE = 5
@@ -168,7 +170,8 @@ def _step(model: LensTransformer, data: Sample) -> Callable[[], None]:
     target, parameters = data.next_probs.float(), tuple(model.parameters())
 
     def step() -> None:
-        torch.autograd.grad(prediction_loss(model, data.tokens, target), parameters)
+        with torch_on_one_thread() if use_kernels() else nullcontext():
+            torch.autograd.grad(prediction_loss(model, data.tokens, target), parameters)
 
     return step
 

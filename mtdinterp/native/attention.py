@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.native.build import required_library
+from mtdinterp.native.threads import kernel_threads
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -129,7 +130,7 @@ def _problem(
     q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor, stats: Tensor
 ) -> _Problem:
     batch, queries, heads, d_key = q.shape
-    threads = max(1, min(torch.get_num_threads(), batch * heads))
+    threads = max(1, min(kernel_threads(), batch * heads))
     return _Problem(
         batch, heads, queries, k.shape[1], key_table.shape[1], d_key, p.shape[-1], v.shape[-1],
         value_table.shape[-1], threads, *map(_operand, (q, p, k, v)),

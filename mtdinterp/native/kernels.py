@@ -4,10 +4,10 @@ import ctypes
 import time
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
 
 from mtdinterp.native.build import required_library
+from mtdinterp.native.threads import kernel_threads
 
 VECTOR = 8
 """Floats in a vector of the kernels."""
@@ -34,7 +34,7 @@ def log_likelihood_at_nodes(
     batch_size, steps, order = likelihoods.shape
     out = np.empty((batch_size, points_by_lag.shape[1]))
     _call("log_likelihood_at_nodes", out, np.ascontiguousarray(likelihoods), np.ascontiguousarray(points_by_lag),
-          batch_size, steps, order, out.shape[1], steps_per_logarithm, torch.get_num_threads())
+          batch_size, steps, order, out.shape[1], steps_per_logarithm, kernel_threads())
     return out
 
 
@@ -52,12 +52,12 @@ def draw_tokens(
     """Fill `tokens` and `lags` of one chunk from its uniforms."""
     order, batch_size = first_tokens.shape
     _call("draw_tokens", tokens, lags, keep, other, vocab_size, boundaries, lag_uniform, token_uniform, first_tokens,
-          batch_size, order, tokens.shape[1], tokens.strides[0] // 8, torch.get_num_threads())
+          batch_size, order, tokens.shape[1], tokens.strides[0] // 8, kernel_threads())
 
 
 def machine_rates(seconds: float = 0.2) -> tuple[float, float]:
     """Fused multiply-adds and exponentials a second, on as many threads as torch uses."""
-    threads = torch.get_num_threads()
+    threads = kernel_threads()
 
     def rate(name: str, each: int) -> float:
         rounds, taken = 1000, 0.0

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.native.build import required_library
+from mtdinterp.native.threads import kernel_threads
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -98,6 +99,6 @@ _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 def _layer(stream: Tensor, W_A: Tensor, R_A: Tensor, R_V: Tensor, stats: Tensor) -> _Layer:
     batch, keys, d_in = stream.shape
-    threads = max(1, min(torch.get_num_threads(), batch))
+    threads = max(1, min(kernel_threads(), batch))
     return _Layer(batch, W_A.shape[0], stats.shape[2], keys, R_A.shape[1], d_in, R_V.shape[-1], threads,
                   *(tensor.data_ptr() for tensor in (stream, W_A, R_A, R_V, stats)))

@@ -16,6 +16,7 @@ from torch import Tensor
 from mtdinterp.checks import check_option
 from mtdinterp.native.attention import can_fuse
 from mtdinterp.native.build import required_library
+from mtdinterp.native.threads import kernel_threads
 
 LOSSES = ("mse", "cross-entropy")
 KEPT_BYTES = 2**27
@@ -45,7 +46,7 @@ def can_step(layers: Sequence[FoldedLayer], unembedding: Tensor, tokens: Tensor,
     """Whether the kernel takes this model and batch."""
     batch, keys = tokens.shape
     full = layers[:-1] if last_only else layers
-    kept = 4 * keys * keys * sum(layer.M.shape[0] for layer in full) * min(torch.get_num_threads(), batch)
+    kept = 4 * keys * keys * sum(layer.M.shape[0] for layer in full) * min(kernel_threads(), batch)
     tensors = [tensor for layer in layers for tensor in layer if tensor is not None]
     return kept <= KEPT_BYTES and tokens.device.type == "cpu" and tokens.numel() > 0 and can_fuse(unembedding, *tensors)
 
@@ -132,7 +133,7 @@ def _call(
                                   *map(_address, gradients[start:start + width]))
     first = FoldedLayer(*given[1:1 + width])  # type: ignore[arg-type]
     batch, keys = tokens.shape
-    threads = max(1, min(torch.get_num_threads(), batch))
+    threads = max(1, min(kernel_threads(), batch))
     step = _Step(batch, keys, targets.shape[1], first.keys.shape[1], len(starts), targets.shape[2],
                  loss == "cross-entropy", wanted, threads, tokens.data_ptr(), targets.data_ptr(),
                  ctypes.addressof(array), _address(given[0]), _address(gradients[0]), result.data_ptr())

@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from mtdinterp.models import LensTransformer, prediction_loss
+from mtdinterp.native import use_kernels
+from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import read
 from mtdinterp.task import MTDTask
 from mtdinterp.training.data import Batch, batches
@@ -20,17 +22,6 @@ from mtdinterp.training.recipes import Recipe
 
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Torch on one thread: for a handful of small tensors, waking the others takes thirty times as long as the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class DivergedError(ValueError):
@@ -58,6 +49,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.model.to(self.recipe.device).train()
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
+        self.fused = fused and self.recipe.device == "cpu" and use_kernels()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.recipe.learning_rate,
                                           betas=self.recipe.adam_betas, fused=fused)
 
@@ -78,8 +70,9 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                loss = self.take_step(batch)
-                self.losses.append(loss)
+                # Around the fused step torch has only small things to do; without it, it has all of them.
+                with torch_on_one_thread() if self.fused else nullcontext():
+                    self.losses.append(self.take_step(batch))
                 self.step += 1
                 now = time.perf_counter()
                 self.seconds, clock = self.seconds + now - clock, now
@@ -105,8 +98,7 @@ class Trainer:
             total += loss.item() * share
         if not math.isfinite(total):
             raise self.diverged(f"the loss is {total}")
-        with _one_thread():
-            self.optimizer.step()
+        self.optimizer.step()
         return total
 
     def check_finite(self) -> None:

@@ -18,6 +18,7 @@ from mtdinterp.models import (
 from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.native import step
 from mtdinterp.native.step import can_step, fused_loss
+from mtdinterp.native.threads import kernel_threads, torch_on_one_thread
 from mtdinterp.task import MTDTask
 
 
@@ -243,3 +244,17 @@ def test_a_copy_of_a_model_watches_its_own_hooks():
     assert not model.is_watched
     handle.remove()
     assert not twin.is_watched
+
+
+def test_kernels_keep_their_threads_where_torch_has_one():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with torch_on_one_thread():
+            assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
+            with torch_on_one_thread():
+                assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
+            assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
+        assert (torch.get_num_threads(), kernel_threads()) == (3, 3)
+    finally:
+        torch.set_num_threads(before)
