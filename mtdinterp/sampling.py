@@ -48,8 +48,8 @@ def draw_sequences(
     """
     batch_size, order = weights.shape
     vocab_size, steps = len(transition), length - order
-    tokens = np.empty((batch_size, length), np.int64)
-    lags = np.empty((batch_size, length), np.int64)
+    # One piece of memory for both: the larger it is, the fewer pages the system hands out for it.
+    tokens, lags = np.empty((2, batch_size, length), np.int64)
     keep, other = (table.ravel() for table in alias_tables(transition))
     draw = kernels.draw_tokens if use_kernels() else draw_tokens
     for start in range(0, batch_size, CHUNK):
