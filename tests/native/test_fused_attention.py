@@ -94,8 +94,8 @@ def test_scores_of_a_hundred_as_the_constructions_use_them(data):
     # implementation (5.4e-6 was seen): there the bound has eager float32's own error on top.
     usual = outputs_and_gradients(eager_relative_attention, inputs, seed=0)
     index = 2 + NAMES.index("p")
-    for place, (error, own) in enumerate(zip(relative_errors(fused, exact), relative_errors(usual, exact), strict=True)):
-        assert place == index or error <= 5e-6 + own
+    errors, own = relative_errors(fused, exact), relative_errors(usual, exact)
+    assert all(errors[place] <= 5e-6 + own[place] for place in range(len(errors)) if place != index)
     # The gradient of p is 100·Σ_j dS, and a row of dS adds up to zero: nothing is left but what was rounded, so
     # what it is compared with is the size of its terms.
     terms = 100 * slopes_of_scores([x.double() for x in inputs], seed=0).abs().sum(-1).max()
