@@ -24,6 +24,14 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be read or written, with the reason in one sentence."""
 
 
+def check_new(target: Path, advice: str = "") -> None:
+    """Refuse a place where a new run would not be alone."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        resume = f"; to go on with the run that is there, resume it (--resume {target})"
+        raise CheckpointError(f"{target}: expected a new or empty directory{advice}"
+                              + (resume if (target / TRAINING).exists() else ""))
+
+
 def check_replaceable(target: Path) -> None:
     """Refuse a place where writing a checkpoint would destroy something that is not one."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):

@@ -59,6 +59,14 @@ class Checkpoint:
     history: list[dict[str, Any]]
     path: Path
 
+    def __repr__(self) -> str:
+        """Where it is, what it is and how good: the configuration and history in full fill pages."""
+        model = self.model.config
+        what = f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = {model.length}"
+        last = self.history[-1] if self.history else None
+        found = f"; step {last['step']}: KL {last['kl']:.5f}, {last['branch']}" if last else ""
+        return f"Checkpoint({self.path.name}: {what}{found})"
+
 
 def save_checkpoint(
     path: str | os.PathLike,

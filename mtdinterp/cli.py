@@ -1,6 +1,7 @@
 """The command line. Only the standard library is imported here: help and errors must be instant."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -43,7 +44,13 @@ def build_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever was reading has seen enough (`| head`); Python must not complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # 128 + SIGPIPE, as a shell would say
     except (ValueError, OSError) as error:
         # What the library refuses is bad input; anything else is a defect and keeps its traceback.
         print(f"mtdinterp {options.command}: {error}", file=sys.stderr)

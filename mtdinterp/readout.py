@@ -18,6 +18,8 @@ from mtdinterp.task import MTDTask
 
 BRANCH_R2 = 0.5
 """Below this R² of the gain the branch is undecided: trained models were above 0.9, untrained ones below 0.1."""
+READ_CELLS = 2**22
+"""Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
 TINY = 1e-12
 """Attention below this is taken as this in logarithms."""
 
@@ -61,6 +63,21 @@ def read(model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
     if len(patterns) < 2:
         return Reading(beta, Slope(float("nan"), float("nan"), float("nan")))
     return Reading(beta, fit_slope(average, varying(averaged_lags(patterns[0], patterns[1], task.order))))
+
+
+def some_to_read(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "some pos"]:
+    """As many of the sequences as a reading of attention should hold at once, and no more than it needs."""
+    return tokens[: max(8, min(256, READ_CELLS // tokens.shape[1] ** 2))]
+
+
+def predictions(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"], softmax: bool = False
+) -> Float64[Tensor, "batch vocab"]:
+    """Raw outputs at the last position, some sequences at a time; with `softmax` they are logits."""
+    at_once = max(1, min(512, 2 * READ_CELLS // tokens.shape[1] ** 2))
+    with torch.no_grad():
+        outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
+    return outputs.softmax(-1) if softmax else outputs
 
 
 def attention_patterns(

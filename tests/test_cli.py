@@ -232,3 +232,10 @@ def test_zoo_lists_what_ships(capsys):
     assert main(["zoo"]) == 0
     table = capsys.readouterr().out
     assert all(entry["name"] in table for entry in entries)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "mtdinterp", "zoo", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -10,9 +10,9 @@ import torch
 from mtdinterp import CheckpointError, load_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.metrics import score
-from mtdinterp.readout import read
+from mtdinterp.readout import predictions, read, some_to_read
 from mtdinterp.training import Recipe
-from mtdinterp.training.evaluation import held_out_data, predictions
+from mtdinterp.training.evaluation import held_out_data
 
 
 @pytest.mark.parametrize("name", zoo_names())
@@ -21,8 +21,7 @@ def test_a_model_reproduces_its_stored_kl_and_branch(name):
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     last = checkpoint.history[-1]
     assert score(data.next_probs, predictions(checkpoint.model, data.tokens)).kl == pytest.approx(last["kl"], abs=1e-4)
-    few = data.tokens[: max(8, min(256, 2**22 // data.tokens.shape[1] ** 2))]
-    reading = read(checkpoint.model, checkpoint.task, few)
+    reading = read(checkpoint.model, checkpoint.task, some_to_read(data.tokens))
     assert reading.branch == last["branch"]
     assert reading.beta.value == pytest.approx(last["beta"], rel=1e-3)
     recipe = Recipe.from_dict(checkpoint.config["recipe"])
@@ -72,3 +71,8 @@ def test_histories_are_plain_json():
         for line in (ZOO / name / "history.jsonl").read_text().splitlines():
             entry = json.loads(line)
             assert torch.isfinite(torch.tensor(entry["kl"]))
+
+
+def test_a_checkpoint_shows_itself_in_one_line():
+    assert repr(load_checkpoint("disentangled-m4-T64")).startswith(
+        "Checkpoint(disentangled-m4-T64: disentangled, 3 layers, m = 4, T = 64; step 8000: KL 0.01")

@@ -140,8 +140,6 @@ def _compare(
     task: "MTDTask", data: "Sample", model: Any, formula: Any, rates: dict[int, "TunedRate"]
 ) -> tuple[list[dict[str, Any]], float]:
     """KL to the truth of the construction and of the estimators, and its largest deviation from its formula."""
-    import torch
-
     from mtdinterp.estimators import (
         exact_posterior_mean,
         expectation_maximization,
@@ -150,16 +148,14 @@ def _compare(
         uniform_weights,
     )
     from mtdinterp.metrics import score
+    from mtdinterp.readout import predictions
 
     problem = (task.transition, data.tokens, task.order)
 
     def predicted(weights: "Tensor") -> "Tensor":
         return predict_next(task.transition, data.tokens, weights)
 
-    # Eager attention in float64 holds [batch, T, T]: keep that to some hundred megabytes.
-    at_once = max(1, min(256, 2**24 // data.tokens.shape[1] ** 2))
-    with torch.no_grad():
-        output = torch.cat([model(part, last_only=True) for part in data.tokens.split(at_once)]).double()
+    output = predictions(model, data.tokens)
     error = (output - predicted(formula(data.tokens))).abs().max().item()
     estimates: dict[str, Callable[[], Tensor]] = {
         "uniform weights": lambda: uniform_weights(*problem),

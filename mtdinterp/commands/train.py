@@ -113,17 +113,15 @@ def _check(options: argparse.Namespace, defaults: dict[str, Any]) -> None:
 
 def _check_directory(path: Path, resume: bool) -> None:
     """Before anything heavy is imported."""
-    from mtdinterp.checkpoint_files import TRAINING, CheckpointError, read_config
+    from mtdinterp.checkpoint_files import TRAINING, CheckpointError, check_new, read_config
 
     if resume:
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such directory to resume")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)")
-    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-        hint = f", or go on with the run that is there by --resume {path}" if (path / TRAINING).exists() else ""
-        raise CheckpointError(f"{path}: expected a new or empty directory; choose another with --out{hint}")
     else:
+        check_new(path, advice="; choose another with --out")
         parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise CheckpointError(f"{path}: cannot be made, {parent} is not a directory that can be written to")

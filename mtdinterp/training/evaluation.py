@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from mtdinterp.estimators import (
 )
 from mtdinterp.metrics import Score, kl_divergence, score
 from mtdinterp.models import LensTransformer
+from mtdinterp.readout import predictions
 from mtdinterp.task import MTDTask, Sample
 
 HELD_OUT_SEED = (20_231, 2)
@@ -72,14 +72,6 @@ def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) ->
     if n_sequences is None:
         n_sequences = min(N_SEQUENCES, max(LEAST_SEQUENCES, CELLS // length**2))
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
-
-
-def predictions(model: LensTransformer, tokens: Tensor, softmax: bool = False) -> Float64[Tensor, "batch vocab"]:
-    """Raw outputs at the last position, some sequences at a time."""
-    at_once = max(1, min(512, 2**24 // tokens.shape[1] ** 2))
-    with torch.no_grad():
-        outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
-    return outputs.softmax(-1) if softmax else outputs
 
 
 def _bayes(task: MTDTask, data: Sample, n_sequences: int) -> Float64[Tensor, "some lag"]:

@@ -14,14 +14,11 @@ from torch import Tensor
 from mtdinterp.models import LensTransformer, prediction_loss
 from mtdinterp.native import use_kernels
 from mtdinterp.native.threads import torch_on_one_thread
-from mtdinterp.readout import read
+from mtdinterp.readout import read, some_to_read
 from mtdinterp.task import MTDTask
 from mtdinterp.training.data import Batch, batches
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.recipes import Recipe
-
-READ_CELLS = 2**22
-"""Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
 
 
 class DivergedError(ValueError):
@@ -112,10 +109,8 @@ class Trainer:
     def evaluate(self) -> dict[str, Any]:
         """Score and read the model, and append what was found to the history."""
         self.check_finite()
-        tokens = self.held_out.data.tokens
-        few = tokens[: max(8, min(256, READ_CELLS // tokens.shape[1] ** 2))]
         result = self.held_out.score(self.model, softmax=self.recipe.loss == "cross-entropy")
-        reading = read(self.model, self.task, few)
+        reading = read(self.model, self.task, some_to_read(self.held_out.data.tokens))
         entry = {
             "step": self.step,
             "loss": sum(self.losses) / len(self.losses) if self.losses else None,

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, read_config
+from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, check_new, read_config
 from mtdinterp.checkpoints import (
     build,
     config_digest,
@@ -56,9 +56,7 @@ def new_run(
 ) -> Iterator["Run"]:
     """Initialise the model and begin a run in a new or empty directory. `seeds` has "model", and "task" if known."""
     target = Path(path).expanduser().resolve()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(f"{target}: expected a new or empty directory for a new run; to go on with a run that is "
-                              "there, resume it")
+    check_new(target)
     _check_device(recipe.device)
     initialise(model, recipe.initialisation, seeds["model"])
     held_out = held_out or HeldOut.prepare(task, model.config.length)
