@@ -11,6 +11,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 CLIP = 1e-6
+ROW_CLIP = 1e-9
+"""For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide by."""
 
 
 def kl_divergence(
@@ -29,6 +31,11 @@ def clip_to_distribution(
     clipped = raw.clamp_min(floor)
     clipped = clipped / clipped.sum(-1, keepdim=True)
     return clipped, 0.5 * (clipped - raw).abs().sum(-1)
+
+
+def row_kl(transition: Float[Tensor, "vocab vocab"], estimate: Float[Tensor, "vocab vocab"]) -> float:
+    """Mean over rows a of KL(transition[a] ‖ estimate[a]), the estimate clipped to distributions."""
+    return kl_divergence(transition, clip_to_distribution(estimate, ROW_CLIP)[0]).mean().item()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ Cheap enough to watch a model while it trains; probes build on the same readings
 and nothing asks what class it has: hook names and, for the weights, named stream blocks are all that is used.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from mtdinterp.estimators import mean_responsibilities
+from mtdinterp.metrics import row_kl
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.task import MTDTask
@@ -20,8 +23,6 @@ BRANCH_R2 = 0.5
 """Below this R² of the gain the branch is undecided: trained models were above 0.9, untrained ones below 0.1."""
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
-TINY = 1e-12
-"""Attention below this is taken as this in logarithms."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Slope:
     r2: float
 
 
+NOT_APPLICABLE = Slope(math.nan, math.nan, math.nan)
+
+
 @dataclass(frozen=True)
 class Reading:
     """What training shows while it runs."""
@@ -41,6 +45,8 @@ class Reading:
     """Slope of the last layer's log-attention over the lags on the mean responsibilities, in what varies."""
     gain: Slope
     """Slope of what layers 1 and 2 average, Γ̃, on Γ: 1 in the construction, negative if mirrored."""
+    transition_kl: float
+    """Mean row KL of π to the gauge-fixed π that layer 1's token scores stand for."""
 
     @property
     def branch(self) -> str:
@@ -55,14 +61,45 @@ def branch_of(gain: Slope) -> str:
 
 
 def read(model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]) -> Reading:
-    """β by the last layer's attention and the gain of the first two, on the given sequences."""
+    """β by the last layer's attention, the gain of the first two and π by the first, on the given sequences."""
     average = varying(mean_responsibilities(task.transition, tokens, task.order))
-    patterns = attention_patterns(model, tokens)
-    read_out = last_attention(patterns[-1])[:, : task.order]
-    beta = fit_slope(average, varying(read_out.clamp_min(TINY).log()))
-    if len(patterns) < 2:
-        return Reading(beta, Slope(float("nan"), float("nan"), float("nan")))
-    return Reading(beta, fit_slope(average, varying(averaged_lags(patterns[0], patterns[1], task.order))))
+    last = len(model.blocks) - 1
+    watch = attention(model, tokens, patterns=range(2) if last else (), log_at_last=[last])
+    beta = fit_slope(average, varying(watch.log_at_last[last][:, : task.order]))
+    gain = NOT_APPLICABLE
+    if last:
+        gain = fit_slope(average, varying(averaged_lags(watch.patterns[0], watch.patterns[1], task.order)))
+    sign = -1 if branch_of(gain) == "mirrored" else 1
+    estimate = gauge_fixed(token_scores(model).mean(0), task.stationary, sign)
+    return Reading(beta, gain, row_kl(task.transition, estimate))
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Attention that was asked for, by layer (0 is the first)."""
+
+    patterns: dict[int, Float[Tensor, "batch head query key"]]
+    log_at_last: dict[int, Float64[Tensor, "batch offset"]]
+    """Logarithm of the last query's attention by offset, mean over heads. Offset g-1 is lag g of the next token."""
+
+
+def attention(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"], patterns: Iterable[int] = (),
+    log_at_last: Iterable[int] = (),
+) -> Attention:
+    """Whole patterns of some layers, and of some the last query's logarithms, from one run.
+
+    Logarithms come from the scores: attention itself may be too small for its type where they are not.
+    """
+    wanted = {layer: f"blocks.{layer}.attn.hook_pattern" for layer in patterns}
+    scored = {layer: f"blocks.{layer}.attn.hook_attn_scores" for layer in log_at_last}
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, last_only=True, names_filter=[*wanted.values(), *scored.values()])
+    logs = {}
+    for layer, name in scored.items():
+        by_head = cache[name][:, :, -1].double().log_softmax(-1).flip(-1)
+        logs[layer] = by_head.logsumexp(1) - math.log(by_head.shape[1])
+    return Attention({layer: cache[name] for layer, name in wanted.items()}, logs)
 
 
 def some_to_read(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "some pos"]:
@@ -80,19 +117,28 @@ def predictions(
     return outputs.softmax(-1) if softmax else outputs
 
 
-def attention_patterns(
-    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
-) -> list[Float[Tensor, "batch head query key"]]:
-    """The attention of every layer."""
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(model.blocks))]
+def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
+    """Layer 1's content score of every pair of tokens: W_A itself in a disentangled model, its QK circuit otherwise."""
+    attn = cast(Any, model.blocks[0]).attn
     with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, names_filter=names)
-    return [cache[name] for name in names]
+        embedded = model.W_E.double()
+        queries, keys = embedded @ attn.W_Q.double(), embedded @ attn.W_K.double()
+        return attn.score_scale * queries @ keys.mT
 
 
-def last_attention(pattern: Float[Tensor, "batch head query key"]) -> Float64[Tensor, "batch offset"]:
-    """Attention of the last query by offset, mean over heads. Offset g-1 is lag g: the token that predicts."""
-    return attention_by_offset(pattern[:, :, -1:])[:, :, 0].double().mean(1)
+def gauge_fixed(
+    scores: Float64[Tensor, "query key"], marginal: Float64[Tensor, " vocab"], sign: int = 1
+) -> Float64[Tensor, "vocab vocab"]:
+    """The transition matrix that layer 1's token scores stand for.
+
+    Attention ignores any constant of a query token b, so exp(scoresᵀ) is π up to a factor for every column b. The
+    process fixes it: its token marginal p is stationary, Σ_a p_a·π[a, b] = p_b. `sign` is -1 for a mirrored model,
+    which attends to the least likely lag.
+    """
+    logits = sign * scores.T
+    likely = (logits - logits.max(0).values).exp()
+    columns = likely * marginal / (marginal[:, None] * likely).sum(0).clamp_min(1e-300)
+    return columns / columns.sum(1, keepdim=True).clamp_min(1e-300)
 
 
 def averaged_lags(
@@ -109,7 +155,7 @@ def weight_beta(model: LensTransformer, order: int) -> Slope:
     layer 1 writes there, double-centred, against I - 11ᵀ/m. Not a number where there is no such block."""
     block, layers = "L2.L1.lag", [cast(Any, entry).attn for entry in model.blocks]
     if block not in model.stream or len(layers) < 3 or model.config.length <= order or layers[-1].n_heads != 1:
-        return Slope(float("nan"), float("nan"), float("nan"))
+        return NOT_APPLICABLE
     with torch.no_grad():
         reads = layers[-1].R_A[0, :order, model.stream[block]].double()
         writes = layers[0].R_V[0, 1 : order + 1].double()

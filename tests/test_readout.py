@@ -7,7 +7,7 @@ import torch
 
 from mtdinterp.construction import one_step, one_step_standard
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
-from mtdinterp.readout import attention_patterns, averaged_lags, fit_slope, last_attention, read, weight_beta
+from mtdinterp.readout import attention, averaged_lags, fit_slope, gauge_fixed, read, token_scores, weight_beta
 from mtdinterp.task import MTDTask
 from mtdinterp.training.initialise import INITIALISATIONS, initialise
 
@@ -26,6 +26,7 @@ def test_the_construction_is_read_exactly(build, beta, order):
     assert reading.beta.r2 == pytest.approx(1, abs=1e-9)
     assert reading.gain.value == pytest.approx(1, abs=1e-6)
     assert reading.branch == "direct"
+    assert abs(reading.transition_kl) < 1e-9
     if build is one_step:
         assert weight_beta(model, order).value == pytest.approx(beta, rel=1e-6)
     else:
@@ -59,14 +60,32 @@ def test_readings_follow_their_definitions_and_leave_no_hooks():
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     tokens = torch.randint(3, (4, 9))
-    first, second, third = attention_patterns(model, tokens)
+    seen = attention(model, tokens, patterns=range(3), log_at_last=[2])
+    first, second, third = seen.patterns.values()
     expected = torch.zeros(4, 2, dtype=torch.float64)
     for g in (1, 2):
         for i in range(g, 9):
             expected[:, g - 1] += second[:, 0, -1, i].double() * first[:, :, i, i - g].double().mean(1)
     assert torch.allclose(averaged_lags(first, second, 2), expected, atol=1e-7)
-    assert torch.allclose(last_attention(third)[:, 3], third[:, 0, -1, 5].double())
+    assert torch.allclose(seen.log_at_last[2][:, 3], third[:, 0, -1, 5].double().log(), atol=1e-5)
     assert not any(hook.fwd_hooks for hook in model.hook_points())
+
+
+def test_the_gauge_does_not_matter():
+    """A constant for every query token changes neither attention nor the matrix that is read from it."""
+    task = MTDTask.random(6, 3, seed=4)
+    scores = task.transition.log().T
+    constants = torch.linspace(-300, 300, 6, dtype=torch.float64)[:, None]
+    for sign in (1, -1):
+        read_out = gauge_fixed(sign * scores + constants, task.stationary, sign)
+        assert torch.allclose(read_out, task.transition, atol=1e-12)
+
+
+@pytest.mark.parametrize("build", [one_step, one_step_standard])
+def test_token_scores_are_the_logarithm_of_the_transition_matrix(build):
+    task = MTDTask.random(5, 3, seed=1)
+    model = build(task.transition, 3, LENGTH, 10.0, dtype=torch.float64)
+    assert torch.allclose(token_scores(model)[0], task.transition.log().T, atol=1e-12)
 
 
 def test_slope_against_a_line_with_known_noise():

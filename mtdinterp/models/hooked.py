@@ -74,6 +74,8 @@ class HookedAttention(nn.Module):
     """Hook points of one attention layer, and attention through them; subclasses own the parameters."""
 
     n_heads: int
+    score_scale = 1.0
+    """What q·k is multiplied with before the softmax."""
 
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()

@@ -24,6 +24,7 @@ class StandardAttention(HookedAttention):
     def __init__(self, cfg: LensConfig, config: StandardConfig) -> None:
         super().__init__(cfg)
         self.n_heads, self.d_head = config.n_heads, config.head_width
+        self.score_scale = self.d_head**-0.5
         projection = (config.n_heads, config.d_model, self.d_head)
         table = (config.n_heads, config.length, self.d_head)
         self.W_Q = nn.Parameter(torch.empty(projection))
@@ -49,7 +50,7 @@ class StandardAttention(HookedAttention):
         q = tap(self.hook_q, torch.einsum("bphd,hde->bphe", query_in, self.W_Q))
         k = tap(self.hook_k, torch.einsum("bphd,hde->bphe", key_in, self.W_K))
         v = tap(self.hook_v, torch.einsum("bphd,hde->bphe", value_in, self.W_V))
-        scaled = q / self.d_head**0.5
+        scaled = q * self.score_scale
         content, position = self.attend(scaled, scaled, k, v, self.R_K, self.R_V, watched)
         z = tap(self.hook_z, content + position)
         if self.cfg.use_attn_result and listening(self.hook_result):
@@ -119,7 +120,7 @@ class StandardTransformer(LensTransformer):
         """
         layers: list[FoldedLayer] = []
         for attn in self.attention:
-            queries = attn.W_Q / attn.d_head**0.5
+            queries = attn.W_Q * attn.score_scale
             M, keys, mix = queries @ attn.W_K.mT, attn.R_K @ queries.mT, attn.W_V @ attn.W_O
             skip = None
             if not layers:

@@ -123,6 +123,7 @@ class Trainer:
             "gain": reading.gain.value,
             "gain_r2": reading.gain.r2,
             "branch": reading.branch,
+            "transition_kl": reading.transition_kl,
             "learning_rate": self.recipe.rate_at(self.step),
             "seconds": self.seconds,
         }
