@@ -1,5 +1,6 @@
-"""Probes: one module a question about a trained or constructed model.
+"""One module a question about a model. Each probe returns a frozen result with a plain-language `summary()`."""
 
-A probe is a function from a hooked model and a task to a frozen result; it imports mtdinterp's core and
-never another probe.
-"""
+from probes.recover_beta import BetaRecovery, recover_beta
+from probes.recover_transition import TransitionRecovery, recover_transition
+
+__all__ = ["BetaRecovery", "TransitionRecovery", "recover_beta", "recover_transition"]

@@ -13,6 +13,7 @@ LAYERS = (
     ("mtdinterp.task",),
     ("mtdinterp.estimators",),
     ("mtdinterp.theory",),
+    ("mtdinterp.fitting",),
     ("mtdinterp.models",),
     ("mtdinterp.construction",),
     ("mtdinterp.checkpoints",),

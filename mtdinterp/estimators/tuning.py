@@ -72,16 +72,22 @@ def _objective(task: MTDTask, data: Sample, steps: int, target: str) -> Callable
 
 
 def minimise_on_grid(
-    objective: Callable[[float], float], grid: Sequence[float], name: str, relative_tolerance: float = 1e-4
+    objective: Callable[[float], float], grid: Sequence[float], name: str, relative_tolerance: float = 1e-4,
+    edges: bool = False,
 ) -> tuple[float, float]:
-    """The minimiser of a function of one positive number: best of the grid, then golden section."""
+    """The minimiser of a function of one positive number: best of the grid, then golden section.
+
+    With `edges` an optimum at an end of the grid is an answer: for fits to models that may be far from everything.
+    """
     points = sorted(check_number(name, value, minimum=0, exclusive=True) for value in grid)
     if len(points) < 3:
         raise ValueError(f"{name}: expected a grid of at least 3 values, got {len(points)}")
     values = [objective(point) for point in points]
+    best = int(np.argmin(values))
+    if edges and best in (0, len(points) - 1):
+        return points[best], values[best]
     if min(values) == max(values):
         raise ValueError(f"{name}: the objective does not depend on it, so there is nothing to tune")
-    best = int(np.argmin(values))
     if best in (0, len(points) - 1):
         raise ValueError(f"{name}: the optimum {points[best]:.4g} lies on the edge of the grid "
                          f"[{points[0]:.4g}, {points[-1]:.4g}]; search a wider one")
