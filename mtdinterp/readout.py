@@ -85,16 +85,17 @@ class Attention:
 
 def attention(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"], patterns: Iterable[int] = (),
-    log_at_last: Iterable[int] = (),
+    log_at_last: Iterable[int] = (), last_only: bool = True,
 ) -> Attention:
     """Whole patterns of some layers, and of some the last query's logarithms, from one run.
 
-    Logarithms come from the scores: attention itself may be too small for its type where they are not.
+    With `last_only` the last layer has its last query alone. Logarithms come from the scores: attention itself may be
+    too small for its type where they are not.
     """
     wanted = {layer: f"blocks.{layer}.attn.hook_pattern" for layer in patterns}
     scored = {layer: f"blocks.{layer}.attn.hook_attn_scores" for layer in log_at_last}
     with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, last_only=True, names_filter=[*wanted.values(), *scored.values()])
+        _, cache = model.run_with_cache(tokens, last_only=last_only, names_filter=[*wanted.values(), *scored.values()])
     logs = {}
     for layer, name in scored.items():
         by_head = cache[name][:, :, -1].double().log_softmax(-1).flip(-1)

@@ -1,6 +1,23 @@
 """One module a question about a model. Each probe returns a frozen result with a plain-language `summary()`."""
 
+from probes.compare_attention import AttentionComparison, compare_attention
+from probes.decode_latents import LatentDecoding, decode_latents
+from probes.identify_algorithm import AlgorithmIdentification, identify_algorithm
 from probes.recover_beta import BetaRecovery, recover_beta
 from probes.recover_transition import TransitionRecovery, recover_transition
+from probes.trace_development import Development, trace_development
 
-__all__ = ["BetaRecovery", "TransitionRecovery", "recover_beta", "recover_transition"]
+__all__ = [
+    "AlgorithmIdentification",
+    "AttentionComparison",
+    "BetaRecovery",
+    "Development",
+    "LatentDecoding",
+    "TransitionRecovery",
+    "compare_attention",
+    "decode_latents",
+    "identify_algorithm",
+    "recover_beta",
+    "recover_transition",
+    "trace_development",
+]

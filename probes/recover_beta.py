@@ -46,7 +46,7 @@ class TwoStepFit:
                           for name, value in self.constants._asdict().items())
         known = sum(combination.identified for combination in self.combinations)
         lines = [f"Two-step construction nearest to the predictions: {sizes}.",
-                 f"  {known} of {len(self.combinations)} combinations of these (in units of their size) are identified:"]
+                 f"  {known} of {len(self.combinations)} combinations of these, each over its size, are identified:"]
         for combination in self.combinations:
             terms = " ".join(f"{value:+.2f}·{name}" for name, value in combination.coefficients.items()
                              if abs(value) >= 0.1)

@@ -1,0 +1,161 @@
+"""Does each layer attend as the construction does, on the same sequences?
+
+The construction's constants are the model's own: β by its last layer's attention, or the four constants fitted to a
+five-layer model's predictions. Distances are total variation, 0 for the same attention and 1 for disjoint ones. The
+construction is exact at the last position only, so later layers are judged there; layer 1 at every position that has
+all its lags.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from mtdinterp.construction import one_step, two_step
+from mtdinterp.estimators import tune_learning_rate
+from mtdinterp.fitting import Evidence, fit_two_step
+from mtdinterp.models import LensTransformer
+from mtdinterp.models.attention import attention_by_offset
+from mtdinterp.readout import Slope, attention, fit_slope, predictions, read, some_to_read
+from mtdinterp.task import MTDTask
+
+NEAR, FAR = 0.1, 0.5
+"""Below the first distance attention is called near the construction's, above the second far from it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerComparison:
+    """One layer's attention next to the construction's; means over sequences (and heads)."""
+
+    layer: int
+    total_variation: Float64[Tensor, " query"]
+    """By query position."""
+    distance: float
+    """At the positions that count: all that have their lags in layer 1, the last one in later layers."""
+    mass_on_lags: float
+    """Attention on the lags there: offsets 1..m of a token in layer 1, 0..m-1 of the next one in later layers."""
+    responsibility_correlation: float
+    """Layer 1: of its attention over the lags, normalised, with the responsibilities γ. Not a number elsewhere."""
+    distance_from_uniform: float
+    """Of the last query from uniform attention over positions m..T-1: an averaging layer has 0."""
+    falls_with: Slope | None
+    """Layer 4 of five: slope of its last query's log-attention on w¹·γ_i over positions, -a in the construction."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionComparison:
+    """All layers, and the construction that they were compared with."""
+
+    layers: tuple[LayerComparison, ...]
+    construction: str
+    constants: dict[str, float]
+    fitted: bool
+    """Whether the constants are the model's own; else it showed none, and the optimum for the task was taken."""
+
+    def summary(self) -> str:
+        constants = ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())
+        source = "read from the model" if self.fitted else "the task's optimum: the model shows no clear one"
+        lines = [f"Attention next to the {self.construction} construction ({constants}; {source}):",
+                 "  layer  total variation  mass on lags  from uniform  correlation with γ"]
+        for layer in self.layers:
+            rho = layer.responsibility_correlation
+            correlation = "" if math.isnan(rho) else f"{rho:.3f}"
+            lines.append(f"  {layer.layer:<6} {layer.distance:<16.3f} {layer.mass_on_lags:<13.3f} "
+                         f"{layer.distance_from_uniform:<13.3f} {correlation}".rstrip())
+            if layer.falls_with is not None:
+                slope = layer.falls_with
+                falls = " (falls, as the second step needs)" if slope.value < 0 else ""
+                lines.append(f"         log-attention on w¹·γ: slope {slope.value:.2f} ± {slope.stderr:.2f}, "
+                             f"R² {slope.r2:.2f}{falls}")
+        near = [str(layer.layer) for layer in self.layers if layer.distance < NEAR]
+        far = [str(layer.layer) for layer in self.layers if layer.distance > FAR]
+        words = [f"near the construction: layer {', '.join(near)}" if near else "no layer is near the construction"]
+        words += [f"far from it: layer {', '.join(far)}"] if far else []
+        return "\n".join([*lines, "  " + "; ".join(words) + "."])
+
+
+def compare_attention(
+    model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"] | None = None, *,
+    n_sequences: int = 256, seed: int = 0,
+) -> AttentionComparison:
+    """Every layer's attention against the construction with the model's own constants."""
+    if tokens is None:
+        tokens = task.sample(n_sequences, model.config.length, seed).tokens
+    tokens = some_to_read(model.check_tokens(tokens))
+    n_layers, length = len(model.blocks), tokens.shape[1]
+    evidence = Evidence(task, tokens)
+    name, constants, fitted = _constants(model, evidence)
+    build: Callable[..., LensTransformer] = two_step if name == "two-step" else one_step
+    # A mask that hides whatever the constants are.
+    delta = 100.0 + 2 * sum(map(abs, constants.values()))
+    reference = build(task.transition, task.order, length, **constants, delta=delta)
+    # In full, not at the last query alone: positions before it are part of the picture.
+    own = attention(model, tokens, patterns=range(n_layers), last_only=False).patterns
+    ideal = attention(reference, tokens, patterns=range(len(reference.blocks)), last_only=False).patterns
+    layers = [_compare(evidence, layer, n_layers, own[layer].double().mean(1),
+                       ideal[_counterpart(layer, n_layers, len(reference.blocks))].double().mean(1))
+              for layer in range(n_layers)]
+    if n_layers >= 5 and name == "two-step":
+        layers[3] = _with_fall(layers[3], model, evidence, constants["beta_first"])
+    return AttentionComparison(tuple(layers), name, constants, fitted)
+
+
+def _constants(model: LensTransformer, evidence: Evidence) -> tuple[str, dict[str, float], bool]:
+    """Which construction, with which constants, and whether they are the model's own."""
+    if len(model.blocks) >= 5:
+        return "two-step", fit_two_step(evidence, predictions(model, evidence.tokens))._asdict(), True
+    beta = read(model, evidence.task, evidence.tokens).beta
+    if beta.r2 >= 0.5 and beta.value > 0:
+        return "one-step", {"beta": beta.value}, True
+    return "one-step", {"beta": tune_learning_rate(evidence.task, evidence.length).beta}, False
+
+
+def _counterpart(layer: int, n_layers: int, n_reference: int) -> int:
+    """First and last layers answer each other, whatever the depth; between them in order."""
+    if layer == n_layers - 1:
+        return n_reference - 1
+    return min(layer, n_reference - 2)
+
+
+def _compare(
+    evidence: Evidence, layer: int, n_layers: int, own: Float64[Tensor, "batch query key"],
+    ideal: Float64[Tensor, "batch query key"],
+) -> LayerComparison:
+    order = evidence.task.order
+    distances = 0.5 * (own - ideal).abs().sum(-1).mean(0)
+    by_offset = attention_by_offset(own[:, None])[:, 0]
+    last = own[:, -1]
+    uniform = torch.zeros_like(last)
+    uniform[:, order:] = 1 / (evidence.length - order)
+    if layer == 0:
+        lags = by_offset[:, order:, 1 : order + 1]
+        distance, mass = distances[order:].mean().item(), lags.sum(-1).mean().item()
+        correlation = _correlation(lags / lags.sum(-1, keepdim=True).clamp_min(1e-12), evidence.responsibilities)
+    else:
+        distance, correlation = distances[-1].item(), math.nan
+        mass = by_offset[:, -1, :order].sum(-1).mean().item()
+    return LayerComparison(layer + 1, distances, distance, mass, correlation,
+                           0.5 * (last - uniform).abs().sum(-1).mean().item(), None)
+
+
+def _with_fall(
+    comparison: LayerComparison, model: LensTransformer, evidence: Evidence, beta_first: float
+) -> LayerComparison:
+    """How the log-attention of the last query falls with w¹·γ_i over the positions i that have their lags."""
+    order = evidence.task.order
+    layer = comparison.layer - 1
+    logs = attention(model, evidence.tokens, log_at_last=[layer], last_only=False).log_at_last[layer]
+    by_position = logs.flip(-1)[:, order:]
+    first_weights = (beta_first * evidence.mean_responsibilities).softmax(-1)
+    explained = torch.einsum("btg,bg->bt", evidence.responsibilities, first_weights)
+    # Static scores by position are no re-weighting: both sides without each position's mean over sequences.
+    x, y = (values - values.mean(0) for values in (explained, by_position))
+    x, y = (values - values.mean(-1, keepdim=True) for values in (x, y))
+    return LayerComparison(**{**vars(comparison), "falls_with": fit_slope(x, y)})
+
+
+def _correlation(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"]) -> float:
+    return torch.corrcoef(torch.stack([x.flatten(), y.flatten()]))[0, 1].item()

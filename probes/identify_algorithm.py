@@ -1,0 +1,176 @@
+"""Which estimator explains the model's predictions best?
+
+Every family's constants are fitted to the model on half of the sequences, KL(model ‖ estimator) is taken on the other
+half. Families that agree on the prior are told apart on sequences that the model never saw the like of: weights at the
+corners, weights near uniform, tokens with other statistics. Of families that cannot be told apart, the one with the
+fewest constants is named.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from mtdinterp.checks import check_option
+from mtdinterp.fitting import FAMILIES, RESOLUTION, Constants, Evidence, bootstrap_interval
+from mtdinterp.models import LensTransformer
+from mtdinterp.readout import predictions
+from mtdinterp.task import MTDTask
+
+WORDS = {
+    "uniform": "uniform weights",
+    "one_step": "one step of mirror descent",
+    "one_step_theory": "one step of mirror descent at the first-order rate",
+    **{f"mirror_descent_{steps}": f"{steps} steps of mirror descent" for steps in (2, 3, 4, 5)},
+    "maximum_likelihood": "maximum likelihood",
+    "entropic": "entropy-regularised maximum likelihood",
+    "exact_bayes": "the exact posterior mean",
+    "two_step_construction": "the two-step construction",
+}
+CLOSE = 0.2
+"""A divergence within this share of the smallest is no evidence against fewer constants, however many sequences: four
+constants always find some quirk of a trained model that one constant does not."""
+EXPLAINED = 0.5
+"""Below this share of the distance from uniform weights explained, nothing is named with confidence."""
+
+
+@dataclass(frozen=True)
+class AlgorithmIdentification:
+    """The family that explains the model best, and how far every family is from it."""
+
+    best: str
+    divergences: dict[str, float]
+    """Mean KL(model ‖ estimator) on held-out sequences of the prior."""
+    intervals: dict[str, tuple[float, float]]
+    """95% bootstrap intervals of the same."""
+    parameters: dict[str, Constants]
+    """Constants fitted to the model on the other half."""
+    shifted: dict[str, dict[str, float]]
+    """The same divergences on shifted sequences, by condition, with the constants of the prior."""
+    best_shifted: dict[str, str]
+    tied: tuple[str, ...]
+    """Families that the sequences cannot tell from the best."""
+    explained: float
+    """Share of the model's distance from the uniform-weights prediction that the best family explains."""
+    left_out: dict[str, str]
+    """Families that could not be computed, and why."""
+
+    def summary(self) -> str:
+        lines = ["KL(model ‖ estimator), constants fitted to the model (95% interval)"]
+        for name in sorted(self.divergences, key=self.divergences.__getitem__):
+            low, high = self.intervals[name]
+            constants = ", ".join(f"{key} = {value:.3g}" for key, value in self.parameters[name].items())
+            interval = f"{self.divergences[name]:.2e} [{low:.1e}, {high:.1e}]"
+            lines.append(f"  {WORDS[name]:<52} {interval}  {constants}".rstrip())
+        lines += [f"  {WORDS[name]:<52} not computed: {why}" for name, why in self.left_out.items()]
+        if self.explained < EXPLAINED:
+            lines.append(f"None of these explains the model: the nearest is {WORDS[self.best]}, and that explains "
+                         f"{max(0.0, self.explained):.0%} of how it differs from uniform weights.")
+            return "\n".join(lines)
+        lines.append(f"The model predicts like {WORDS[self.best]}, which explains {self.explained:.1%} of how it "
+                     "differs from uniform weights.")
+        if self.tied:
+            lines.append(f"Not told apart from it: {', '.join(WORDS[name] for name in self.tied)}.")
+        for condition, name in self.best_shifted.items():
+            agrees = "the same" if name == self.best else WORDS[name]
+            lines.append(f"  {condition}: {agrees} ({self.shifted[condition][name]:.2e}"
+                         + ("" if name == self.best else f", against {self.shifted[condition][self.best]:.2e}") + ")")
+        return "\n".join(lines)
+
+
+def identify_algorithm(
+    model: LensTransformer, task: MTDTask, *, names: Sequence[str] | None = None, n_sequences: int = 1024, seed: int = 0
+) -> AlgorithmIdentification:
+    """Fit every family (or those named) to the model's predictions and say which explains them best."""
+    chosen = [check_option("estimator", name, FAMILIES) for name in names] if names is not None else list(FAMILIES)
+    length = model.config.length
+    tokens = task.sample(n_sequences, length, [seed, 0]).tokens
+    half = n_sequences // 2
+    fitting, held = Evidence(task, tokens[:half]), Evidence(task, tokens[half:])
+    given = predictions(model, tokens)
+    parameters: dict[str, Constants] = {}
+    left_out: dict[str, str] = {}
+    scores: dict[str, Tensor] = {}
+    for name in chosen:
+        try:
+            parameters[name] = FAMILIES[name].fit(fitting, given[:half])
+            scores[name] = held.divergence(given[half:], FAMILIES[name].weights(held, parameters[name]))
+            if not scores[name].isfinite().all():
+                raise ValueError("it has no prediction for this prior")
+        except ValueError as error:  # many lags on a long sequence, or a prior that has no such rate
+            left_out[name] = str(error)
+            scores.pop(name, None)
+            parameters.pop(name, None)
+    shifts = {condition: Evidence(task, drawn) for condition, drawn in
+              _shifted(task, length, max(16, n_sequences // 4), seed).items()}
+    shifted = {condition: _score(evidence, predictions(model, evidence.tokens), parameters)
+               for condition, evidence in shifts.items()}
+    ties = _ties(scores)
+    best = _simplest(ties, shifted.values())
+    return AlgorithmIdentification(
+        best=best,
+        divergences={name: value.mean().item() for name, value in scores.items()},
+        intervals={name: bootstrap_interval(value, seed=seed) for name, value in scores.items()},
+        parameters=parameters,
+        shifted={condition: {name: value.mean().item() for name, value in found.items()}
+                 for condition, found in shifted.items()},
+        best_shifted={condition: _simplest(_ties(found)) for condition, found in shifted.items()},
+        tied=tuple(name for name in ties if name != best),
+        explained=_explained(held, given[half:], FAMILIES[best].weights(held, parameters[best])),
+        left_out=left_out,
+    )
+
+
+def _shifted(task: MTDTask, length: int, n_sequences: int, seed: int) -> dict[str, Int[Tensor, "batch pos"]]:
+    """Sequences unlike the prior's, all of them possible under the task's own matrix."""
+    corners = torch.eye(task.order, dtype=torch.float64)[torch.arange(n_sequences) % task.order]
+    even = MTDTask(task.transition, task.order, concentration=50.0)
+    flat = task.transition.sqrt()
+    flatter = MTDTask(flat / flat.sum(-1, keepdim=True), task.order, task.concentration)
+    return {
+        "weights at the corners": task.sample(n_sequences, length, [seed, 1], weights=corners).tokens,
+        "weights near uniform": even.sample(n_sequences, length, [seed, 2]).tokens,
+        "flatter token statistics": flatter.sample(n_sequences, length, [seed, 3]).tokens,
+    }
+
+
+def _score(
+    evidence: Evidence, given: Float64[Tensor, "batch vocab"], parameters: dict[str, Constants]
+) -> dict[str, Float64[Tensor, " batch"]]:
+    return {name: evidence.divergence(given, FAMILIES[name].weights(evidence, constants))
+            for name, constants in parameters.items()}
+
+
+def _ties(scores: dict[str, Float64[Tensor, " batch"]]) -> list[str]:
+    """The nearest family, and those that are not clearly farther: by paired differences, or by too little to count."""
+    nearest = min(scores, key=lambda name: scores[name].mean().item())
+    tied = []
+    for name, values in scores.items():
+        difference = values - scores[nearest]
+        mean, stderr = difference.mean().item(), difference.std().item() / len(difference) ** 0.5
+        if mean <= max(1.96 * stderr, CLOSE * scores[nearest].mean().item(), RESOLUTION):
+            tied.append(name)
+    return tied
+
+
+def _simplest(ties: list[str], shifted: Iterable[dict[str, Tensor]] = ()) -> str:
+    """Of tied families those with the fewest constants, without those that a shift tells apart, and the first of them.
+
+    `FAMILIES` is in order of simplicity: of mirror descents with one constant each, the one with fewer steps.
+    """
+    fewest = min(FAMILIES[name].n_constants for name in ties)
+    simple = [name for name in ties if FAMILIES[name].n_constants == fewest]
+    for found in shifted:
+        apart = _ties({name: found[name] for name in simple})
+        simple = [name for name in simple if name in apart]
+    return simple[0]
+
+
+def _explained(
+    evidence: Evidence, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
+) -> float:
+    """1 - KL(model ‖ best) / KL(model ‖ uniform weights)."""
+    uniform = evidence.divergence(given, torch.full_like(weights, 1 / weights.shape[1])).mean().item()
+    return 1 - evidence.divergence(given, weights).mean().item() / uniform if uniform > 0 else 0.0

@@ -1,0 +1,121 @@
+"""When did it learn what? Readings along a training history or of a series of checkpoints, and when they appear.
+
+A history holds what training read at every evaluation; a series of checkpoints can be probed for anything.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mtdinterp.checkpoints import Checkpoint, load_checkpoint
+from mtdinterp.fitting import Evidence, one_step_weights
+from mtdinterp.metrics import kl_divergence, row_kl
+from mtdinterp.readout import read, some_to_read
+from mtdinterp.training.evaluation import held_out_data
+
+READINGS = ("kl", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch", "transition_kl")
+BETA_R2 = 0.5
+"""β has appeared when the last layer's attention follows Γ with this R²."""
+TRANSITION_SHARE = 0.5
+"""π has appeared when its row KL is below this share of that of the token marginal alone."""
+LEFT_PLATEAU = 0.5
+"""The plateau is left when this share of the way from uniform weights to one-step mirror descent is done, in KL."""
+
+Probe = Callable[[Checkpoint], float]
+
+
+@dataclass(frozen=True)
+class Development:
+    """Readings by step, and the steps at which things appeared; None for what never did."""
+
+    steps: tuple[int, ...]
+    series: dict[str, tuple[Any, ...]]
+    """By reading; None where a step has no such reading."""
+    events: dict[str, int | None]
+    """left_plateau, beta, transition, branch: from that step on to the end."""
+    final_branch: str
+
+    def summary(self) -> str:
+        words = {"left_plateau": "the plateau is left", "beta": "β appears", "transition": "π appears",
+                 "branch": f"the branch is chosen ({self.final_branch})"}
+        lines = [f"Development over {len(self.steps)} evaluations, to step {self.steps[-1]}:"]
+        for name, step in sorted(self.events.items(), key=lambda event: (event[1] is None, event[1])):
+            lines.append(f"  {words[name]:<38} " + (f"by step {step}" if step is not None else "never"))
+        return "\n".join(lines)
+
+
+def trace_development(
+    source: Checkpoint | str | os.PathLike | Sequence[Checkpoint | str | os.PathLike],
+    probes: Mapping[str, Probe] | None = None,
+) -> Development:
+    """Readings along the history of one checkpoint, or of every checkpoint of a series in order of their steps.
+
+    `probes` are further readings of every checkpoint of a series, by name; a history has none to offer.
+    """
+    if isinstance(source, Checkpoint | str | os.PathLike):
+        if probes:
+            raise ValueError("probes: a history holds numbers, not models; pass a series of checkpoints to probe them")
+        checkpoint = _loaded(source)
+        if not checkpoint.history:
+            raise ValueError(f"{checkpoint.path}: this checkpoint has no training history to trace")
+        entries = checkpoint.history
+    else:
+        checkpoints = [_loaded(entry) for entry in source]
+        if not checkpoints:
+            raise ValueError("source: expected at least one checkpoint")
+        entries = sorted((_read(entry, probes or {}) for entry in checkpoints), key=lambda entry: entry["step"])
+        checkpoint = checkpoints[-1]
+    return _trace(entries, checkpoint, [*READINGS, *(probes or {})])
+
+
+def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
+    return source if isinstance(source, Checkpoint) else load_checkpoint(source)
+
+
+def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
+    """What training would have written into its history, and the probes on top."""
+    tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
+    reading = read(checkpoint.model, checkpoint.task, some_to_read(tokens))
+    step = checkpoint.history[-1]["step"] if checkpoint.history else 0
+    scored = {key: checkpoint.history[-1].get(key) for key in ("kl", "ratio")} if checkpoint.history else {}
+    return {"step": step, **scored, "beta": reading.beta.value, "beta_r2": reading.beta.r2, "gain": reading.gain.value,
+            "gain_r2": reading.gain.r2, "branch": reading.branch, "transition_kl": reading.transition_kl,
+            **{name: probe(checkpoint) for name, probe in probes.items()}}
+
+
+def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: Sequence[str]) -> Development:
+    task, length = checkpoint.task, checkpoint.model.config.length
+    steps = tuple(int(entry["step"]) for entry in entries)
+    series = {name: tuple(entry.get(name) for entry in entries) for name in names}
+    branch = series["branch"][-1] or "undecided"
+    control = row_kl(task.transition, task.stationary.expand_as(task.transition))
+    data = held_out_data(task, length)
+    evidence = Evidence(task, data.tokens)
+    uniform = kl_divergence(data.next_probs, evidence.predict(one_step_weights(evidence, 0.0))).mean().item()
+    conditions = {
+        # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
+        "left_plateau": [_number(kl) < uniform + LEFT_PLATEAU * (_number(kl) / _number(ratio) - uniform)
+                         for kl, ratio in zip(series["kl"], series["ratio"], strict=True)],
+        "beta": [_number(r2) >= BETA_R2 and _number(beta) > 0
+                 for beta, r2 in zip(series["beta"], series["beta_r2"], strict=True)],
+        "transition": [_number(kl) < TRANSITION_SHARE * control for kl in series["transition_kl"]],
+        "branch": [entry == branch != "undecided" for entry in series["branch"]],
+    }
+    return Development(steps, series, {name: _since(steps, held) for name, held in conditions.items()}, branch)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _since(steps: Sequence[int], held: Iterable[bool]) -> int | None:
+    """The first step from which on the condition holds to the end."""
+    first: int | None = None
+    for step, holds in zip(steps, held, strict=True):
+        if not holds:
+            first = None
+        elif first is None:
+            first = step
+    return first
