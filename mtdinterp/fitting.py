@@ -194,7 +194,8 @@ def fit_two_step(
     curved valley: several starts on a few sequences find its floor, all sequences then settle where along it.
     """
     if beta is None:
-        beta = FAMILIES["mirror_descent_2"].fit(evidence, wanted)["beta"]
+        # A model far from mirror descent may have next to none: that would be no scale to search on.
+        beta = max(FAMILIES["mirror_descent_2"].fit(evidence, wanted)["beta"], 0.05 * evidence.length)
     starts = [(1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 0.5, 1.5), (1.5, 1.0, 0.3, 2.0), (0.7, 3.0, 0.2, 2.5)]
     unit = two_step_unit(evidence, beta)
     few = Evidence(evidence.task, evidence.tokens[:500])
@@ -259,8 +260,9 @@ def identify_combinations(
         return kl_divergence(target, evidence.predict(reweight(evidence.responsibilities, x * scale)))
 
     here = torch.tensor(constants, dtype=torch.float64) / scale
-    jacobian = torch.func.jacfwd(each)(here)
-    curvature = torch.func.hessian(lambda x: each(x).mean())(here)
+    step = 1e-5 * torch.eye(len(here), dtype=torch.float64)
+    jacobian = torch.stack([(each(here + shift) - each(here - shift)) / 2e-5 for shift in step], dim=1)
+    curvature = torch.autograd.functional.hessian(lambda x: each(x).mean(), here)
     values, vectors = torch.linalg.eigh((curvature + curvature.T) / 2)
     inverse = vectors @ torch.diag(1 / values.clamp_min(1e-9)) @ vectors.T
     spread = jacobian.T @ jacobian / len(jacobian) ** 2

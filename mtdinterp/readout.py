@@ -21,6 +21,8 @@ from mtdinterp.task import MTDTask
 
 BRANCH_R2 = 0.5
 """Below this R² of the gain the branch is undecided: trained models were above 0.9, untrained ones below 0.1."""
+LEAST_GAIN = 0.003
+"""A gain below this is no mechanism, however straight its line: some untrained models had 6e-5 with R² 0.15."""
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
 
@@ -68,7 +70,8 @@ def read(model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
     beta = fit_slope(average, varying(watch.log_at_last[last][:, : task.order]))
     gain = NOT_APPLICABLE
     if last:
-        gain = fit_slope(average, varying(averaged_lags(watch.patterns[0], watch.patterns[1], task.order)))
+        averaged = averaged_lags(watch.patterns[0], watch.patterns[1], task.order)
+        gain = fit_slope(average, varying(averaged), least=LEAST_GAIN)
     sign = -1 if branch_of(gain) == "mirrored" else 1
     estimate = gauge_fixed(token_scores(model).mean(0), task.stationary, sign)
     return Reading(beta, gain, row_kl(task.transition, estimate))
@@ -179,12 +182,16 @@ def varying(values: Float[Tensor, "batch lag"]) -> Float[Tensor, "batch lag"]:
     return centred(values - values.mean(0))
 
 
-def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"]) -> Slope:
-    """Least squares of y on x, both centred already; rows of the last axis lose a degree of freedom to that."""
+def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"], least: float = 0.0) -> Slope:
+    """Least squares of y on x, both centred already; rows of the last axis lose a degree of freedom to that.
+
+    R² counts the variance that a slope of `least` would make as unexplained, so that a slope far below it has none.
+    """
     across, spread, square = (x * y).sum().item(), x.square().sum().item(), y.square().sum().item()
     if not (spread > 0 and square > 0):
         return Slope(0.0, float("nan"), 0.0)
     value = across / spread
     r2 = across**2 / (spread * square)
+    seen = across**2 / (spread * (square + least**2 * spread))
     freedom = max(1, x.numel() - x.numel() // x.shape[-1] - 1)
-    return Slope(value, (max(0.0, 1 - r2) * square / freedom / spread) ** 0.5, r2)
+    return Slope(value, (max(0.0, 1 - r2) * square / freedom / spread) ** 0.5, seen)

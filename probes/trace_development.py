@@ -34,7 +34,7 @@ class Development:
     series: dict[str, tuple[Any, ...]]
     """By reading; None where a step has no such reading."""
     events: dict[str, int | None]
-    """left_plateau, beta, transition, branch: from that step on to the end."""
+    """left_plateau, beta, transition, branch: from that step on to the end. What was never recorded is not listed."""
     final_branch: str
 
     def summary(self) -> str:
@@ -103,7 +103,10 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
         "transition": [_number(kl) < TRANSITION_SHARE * control for kl in series["transition_kl"]],
         "branch": [entry == branch != "undecided" for entry in series["branch"]],
     }
-    return Development(steps, series, {name: _since(steps, held) for name, held in conditions.items()}, branch)
+    needs = {"left_plateau": "ratio", "beta": "beta", "transition": "transition_kl", "branch": "branch"}
+    events = {name: _since(steps, held) for name, held in conditions.items()
+              if any(value is not None for value in series[needs[name]])}
+    return Development(steps, series, events, branch)
 
 
 def _number(value: float | None) -> float:

@@ -1,0 +1,113 @@
+"""On models whose algorithm is known every probe must name it, with its constants."""
+
+import math
+
+import pytest
+
+from mtdinterp.construction import two_step
+from mtdinterp.task import MTDTask
+from probes import compare_attention, decode_latents, identify_algorithm, recover_beta, recover_transition
+
+CONSTANTS = {"beta_first": 10.0, "sharpness": 8.0, "beta_mean": 5.0, "beta_reweighted": 15.0}
+
+
+@pytest.fixture(scope="module")
+def five_layers():
+    task = MTDTask.random(5, 3, seed=0)
+    return two_step(task.transition, 3, 48, **CONSTANTS), task
+
+
+def test_beta_is_recovered_at_every_level(constructed):
+    model, task, beta = constructed
+    found = recover_beta(model, task)
+    assert found.attention == pytest.approx(beta, rel=1e-4)
+    assert found.output == pytest.approx(beta, rel=1e-2)
+    assert found.attention_r2 > 0.999
+    assert found.output_r2 > 0.999
+    assert found.branch == "direct"
+    if model.config.architecture == "disentangled":
+        assert found.weights == pytest.approx(beta, rel=1e-4)
+        assert found.weights_r2 > 0.999
+    else:
+        assert math.isnan(found.weights)
+    assert found.theory == pytest.approx(task.order * (48 - task.order) / (task.order + 1))
+
+
+def test_the_transition_matrix_is_recovered_by_every_estimate(constructed):
+    model, task, _ = constructed
+    found = recover_transition(model, task)
+    assert found.branch == "direct"
+    for name in ("attention", "output", "output_circuit", "behaviour"):
+        assert found.row_kl[name] <= 1e-6, name
+        assert found.total_variation[name] <= 1e-4, name
+    # The paper's probe is exact here by its choice of gauge: rows of π sum to one.
+    assert found.row_kl["attention_softmax"] <= 1e-6
+    assert found.trusted is not None
+
+
+def test_attention_is_the_constructions(constructed):
+    model, task, beta = constructed
+    found = compare_attention(model, task)
+    assert found.constants["beta"] == pytest.approx(beta, rel=1e-4)
+    first, second, third = found.layers
+    assert first.total_variation[task.order :].max() <= 1e-5
+    assert second.distance <= 1e-5
+    assert second.distance_from_uniform <= 1e-5
+    assert third.distance <= 1e-4
+    assert first.mass_on_lags == pytest.approx(1, abs=1e-6)
+    assert first.responsibility_correlation > 0.9999
+
+
+def test_quantities_are_decoded_where_they_are_stored(constructed):
+    model, task, _ = constructed
+    found = decode_latents(model, task)
+    names = ({"responsibilities": "L1.lag", "mean_responsibilities": "L2.L1.lag", "one_step_weights": "L3.attention"}
+             if model.config.architecture == "disentangled" else
+             {"responsibilities": "responsibilities", "mean_responsibilities": "mean_responsibilities",
+              "one_step_weights": "L3.attention"})
+    for quantity, place in names.items():
+        assert found.table[quantity][place].r2 >= 0.999, quantity
+        assert found.table[quantity][place].shuffled_r2 < 0.1
+        assert found.table[quantity][place].untrained_r2 < 0.2
+    assert found.table["mean_responsibilities"]["token"].r2 < 0.2
+
+
+def test_one_step_is_named_with_its_rate(constructed):
+    model, task, beta = constructed
+    found = identify_algorithm(model, task, n_sequences=400)
+    assert found.best == "one_step"
+    assert found.parameters["one_step"]["learning_rate"] == pytest.approx(
+        beta / (task.order * (48 - task.order)), rel=1e-2)
+    assert found.divergences["one_step"] < 1e-9
+    assert found.explained > 0.999
+    assert "one step of mirror descent" in found.summary()
+
+
+def test_two_steps_are_named_with_their_constants(five_layers):
+    model, task = five_layers
+    found = identify_algorithm(model, task, n_sequences=600)
+    assert found.best == "two_step_construction"
+    assert set(found.best_shifted.values()) == {"two_step_construction"}
+    assert found.parameters["two_step_construction"] == pytest.approx(CONSTANTS, rel=0.05)
+
+
+def test_two_steps_are_seen_in_attention_and_decoded(five_layers):
+    model, task = five_layers
+    found = compare_attention(model, task)
+    assert max(layer.distance for layer in found.layers) < 1e-3
+    assert found.layers[3].falls_with.value == pytest.approx(-CONSTANTS["sharpness"], rel=0.02)
+    assert found.layers[3].falls_with.r2 > 0.999
+    latents = decode_latents(model, task)
+    assert latents.beta == pytest.approx(CONSTANTS["beta_first"], rel=1e-3)
+    assert latents.table["one_step_weights"]["L3.lag"].r2 >= 0.999
+
+
+def test_two_step_constants_come_with_what_is_known_of_them(five_layers):
+    model, task = five_layers
+    fit = recover_beta(model, task).two_step
+    for name, value in fit.constants._asdict().items():
+        assert abs(value - CONSTANTS[name]) <= 4 * fit.stderr[name] + 0.02 * CONSTANTS[name], name
+    errors = [combination.stderr for combination in fit.combinations]
+    assert errors == sorted(errors)
+    assert fit.combinations[0].identified
+    assert "identified" in fit.summary()
