@@ -1,6 +1,7 @@
 """Which estimator explains given predictions: every family's constants fitted to them, KL(given ‖ estimator).
 
-The predictions may be a model's or anybody's. A family is a rule from the evidence of a sequence to mixture weights,
+The predictions may be a model's or anybody's. Fits are hundreds of small operations, which torch does faster on one
+thread. A family is a rule from the evidence of a sequence to mixture weights,
 with none, one or four constants; its prediction is Σ_g w_g·π[y_{T-g}].
 """
 
@@ -21,6 +22,7 @@ from mtdinterp.estimators.mirror import descend, learning_rate_from_beta
 from mtdinterp.estimators.reweighted import TwoStepConstants, reweight
 from mtdinterp.estimators.tuning import BETA_GRID, minimise_on_grid
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.task import MTDTask
 from mtdinterp.theory import theory_beta
 
@@ -91,6 +93,7 @@ def one_step_weights(evidence: Evidence, beta: float) -> Float64[Tensor, "batch 
     return (beta * evidence.mean_responsibilities).softmax(-1)
 
 
+@torch_on_one_thread()
 def fit_beta(evidence: Evidence, given: Float64[Tensor, "batch vocab"]) -> float:
     """β of the one-step mirror descent that is nearest to the given predictions."""
     def divergence(beta: float) -> float:
@@ -157,6 +160,10 @@ def _maximum_likelihood(evidence: Evidence, constants: Constants) -> Tensor:
     return expectation_maximization(evidence.task.transition, evidence.tokens, evidence.task.order, tolerance=1e-6)
 
 
+def _fit_construction(evidence: Evidence, given: Tensor) -> Constants:
+    return fit_two_step(evidence, given)._asdict()
+
+
 FAMILIES: dict[str, Family] = {
     "uniform": Family((), _uniform, _nothing_to_fit),
     "one_step": Family(
@@ -177,12 +184,13 @@ FAMILIES: dict[str, Family] = {
         TwoStepConstants._fields,
         lambda evidence, constants: reweight(evidence.responsibilities, torch.tensor(
             [constants[name] for name in TwoStepConstants._fields], dtype=torch.float64)),
-        lambda evidence, given: fit_two_step(evidence, given)._asdict(),
+        _fit_construction,
     ),
 }
 """Every estimator that a model is compared with, by the name it has everywhere."""
 
 
+@torch_on_one_thread()
 def fit_two_step(
     evidence: Evidence, wanted: Float64[Tensor, "batch vocab"], beta: float | None = None
 ) -> TwoStepConstants:
@@ -245,6 +253,7 @@ class Combination:
         return self.stderr < 0.1
 
 
+@torch_on_one_thread()
 def identify_combinations(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], constants: TwoStepConstants
 ) -> tuple[Constants, tuple[Combination, ...]]:

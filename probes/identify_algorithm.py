@@ -16,6 +16,7 @@ from torch import Tensor
 from mtdinterp.checks import check_option
 from mtdinterp.fitting import FAMILIES, RESOLUTION, Constants, Evidence, bootstrap_interval
 from mtdinterp.models import LensTransformer
+from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import predictions
 from mtdinterp.task import MTDTask
 
@@ -80,6 +81,7 @@ class AlgorithmIdentification:
         return "\n".join(lines)
 
 
+@torch_on_one_thread()
 def identify_algorithm(
     model: LensTransformer, task: MTDTask, *, names: Sequence[str] | None = None, n_sequences: int = 1024, seed: int = 0
 ) -> AlgorithmIdentification:

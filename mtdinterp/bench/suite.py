@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from mtdinterp.bench.measure import Measurement, interleaved_seconds, peak_megabytes
 from mtdinterp.bench.reference import disentangled_forward, standard_forward
+from mtdinterp.checkpoints import load_checkpoint
 from mtdinterp.checks import check_option
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
 from mtdinterp.models import (
@@ -26,6 +28,14 @@ from mtdinterp.native import use_kernels
 from mtdinterp.native.kernels import machine_rates
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.task import MTDTask, Sample
+from probes import (
+    compare_attention,
+    decode_latents,
+    identify_algorithm,
+    recover_beta,
+    recover_transition,
+    trace_development,
+)
 
 VOCAB_SIZE = 5
 
@@ -217,6 +227,24 @@ def hooks(quick: bool) -> list[Measurement]:
     return [Measurement(name, 100 * (seconds[key] / seconds["bare"] - 1), "% on top") for key, name in names.items()]
 
 
+PROBED = ("disentangled-m4-T64", "disentangled-m5-T64", "standard-m4-T64", "disentangled-m3-T64-L5")
+
+
+def all_probes(quick: bool) -> list[Measurement]:
+    """Every probe with its own settings on models of the zoo."""
+    asked = (recover_transition, recover_beta, compare_attention, decode_latents, identify_algorithm)
+    lines = []
+    for name in PROBED[:1] if quick else PROBED:
+        checkpoint = load_checkpoint(name)
+        actions: dict[str, Callable[[], object]] = {
+            probe.__name__: partial(probe, checkpoint.model, checkpoint.task) for probe in asked}
+        actions["trace_development"] = partial(trace_development, checkpoint)
+        seconds = interleaved_seconds(actions, 1)
+        lines += [Measurement(f"{probe}, {name}", value, "s") for probe, value in seconds.items()]
+        lines.append(Measurement(f"all probes, {name}", sum(seconds.values()), "s", aim=20, at_most=True))
+    return lines
+
+
 def _max_error(estimate: Tensor, truth: Tensor) -> float:
     return (estimate - truth).abs().max().item()
 
@@ -227,6 +255,7 @@ GROUPS: dict[str, Callable[[bool], list[Measurement]]] = {
     "training-step": training_step,
     "long-step": long_step,
     "hooks": hooks,
+    "probes": all_probes,
 }
 
 
