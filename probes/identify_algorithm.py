@@ -1,9 +1,9 @@
 """Which estimator explains the model's predictions best?
 
 Every family's constants are fitted to the model on half of the sequences, KL(model ‖ estimator) is taken on the other
-half. Families that agree on the prior are told apart on sequences that the model never saw the like of: weights at the
-corners, weights near uniform, tokens with other statistics. Of families that cannot be told apart, the one with the
-fewest constants is named.
+half, and constants have a price. Families that agree on the prior are told apart on sequences that the model never saw
+the like of: weights at the corners, weights near uniform, tokens with other statistics. Of families that cannot be told
+apart, the one with the fewest constants is named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,9 +30,11 @@ WORDS = {
     "exact_bayes": "the exact posterior mean",
     "two_step_construction": "the two-step construction",
 }
-CLOSE = 0.2
-"""A divergence within this share of the smallest is no evidence against fewer constants, however many sequences: four
-constants always find some quirk of a trained model that one constant does not."""
+PRICE = 1.15
+"""What constants cost: a family must be nearer by this factor for each one beyond the first. Without it four constants
+always win on a trained model, since they find some quirk of it that one constant does not."""
+CLOSE = 1.05
+"""Families within this factor of the best, constants paid for, are not told apart, however many sequences there are."""
 EXPLAINED = 0.5
 """Below this share of the distance from uniform weights explained, nothing is named with confidence."""
 
@@ -146,13 +148,15 @@ def _score(
 
 
 def _ties(scores: dict[str, Float64[Tensor, " batch"]]) -> list[str]:
-    """The nearest family, and those that are not clearly farther: by paired differences, or by too little to count."""
-    nearest = min(scores, key=lambda name: scores[name].mean().item())
+    """The nearest family once constants are paid for, and those that are not clearly farther on the same sequences."""
+    paid = {name: (values + RESOLUTION) * PRICE ** max(0, FAMILIES[name].n_constants - 1)
+            for name, values in scores.items()}
+    nearest = min(paid.values(), key=lambda values: values.mean().item())
     tied = []
-    for name, values in scores.items():
-        difference = values - scores[nearest]
-        mean, stderr = difference.mean().item(), difference.std().item() / len(difference) ** 0.5
-        if mean <= max(1.96 * stderr, CLOSE * scores[nearest].mean().item(), RESOLUTION):
+    for name, values in paid.items():
+        difference = values - nearest
+        stderr = difference.std().item() / len(difference) ** 0.5
+        if difference.mean().item() <= max(1.96 * stderr, (CLOSE - 1) * nearest.mean().item()):
             tied.append(name)
     return tied
 

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
-                                       ["bench", "--help"]])
+                                       ["probe", "--help"], ["bench", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -59,6 +59,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
+        (["probe", "disentangled-m4-T64", "--probe", "beta"], "the known ones are recover_transition, recover_beta"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
     ],
 )
@@ -239,3 +241,19 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_probe_prints_summaries_and_json(capsys):
+    arguments = ["probe", "disentangled-m4-T64", "--probe", "recover_beta", "--sequences", "64"]
+    assert main(arguments) == 0
+    assert "attention   1" in capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["recover_beta"]["branch"] == "direct"
+    assert found["recover_beta"]["two_step"] is None
+
+
+def test_a_constructed_checkpoint_has_no_development(tmp_path, capsys):
+    assert main(["construct", "--beta", "9", "--length", "20", "--sequences", "16", "--out", str(tmp_path / "c")]) == 0
+    assert main(["probe", str(tmp_path / "c"), "--probe", "trace_development"]) == 2
+    assert "has no training history to trace" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""What the probes find on trained models: the promises of the project, model by model."""
+
+from statistics import median
+
+import pytest
+
+from mtdinterp import load_checkpoint
+from mtdinterp.checkpoint_files import zoo_names
+from probes import identify_algorithm, recover_beta, recover_transition, trace_development
+
+SHORT = [name for name in zoo_names() if "T64" in name and "paper" not in name]
+LONG = [name for name in zoo_names() if "T64" not in name and "paper" not in name]
+
+
+def beta_is_near_the_optimum(name):
+    checkpoint = load_checkpoint(name)
+    found = recover_beta(checkpoint.model, checkpoint.task)
+    assert found.attention == pytest.approx(found.optimal, rel=0.1)
+    assert found.output == pytest.approx(found.optimal, rel=0.1)
+    assert found.branch == ("mirrored" if "mirrored" in name else "direct")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_beta_is_near_the_optimum(name):
+    beta_is_near_the_optimum(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_beta_is_near_the_optimum_on_long_sequences(name):
+    beta_is_near_the_optimum(name)
+
+
+def test_the_transition_matrix_is_seen_in_attention_and_output():
+    checkpoints = [load_checkpoint(name) for name in SHORT]
+    found = [recover_transition(entry.model, entry.task).row_kl for entry in checkpoints]
+    assert median(row["attention"] for row in found) <= 0.08
+    assert median(row["attention"] / row["attention_softmax"] for row in found) <= 0.5
+    assert median(row["output"] for row in found) <= 0.03
+
+
+def test_three_layers_take_one_step():
+    checkpoint = load_checkpoint("disentangled-m3-T64")
+    found = identify_algorithm(checkpoint.model, checkpoint.task, n_sequences=512)
+    assert found.best == "one_step"
+    assert found.divergences["one_step"] < found.divergences["exact_bayes"] / 2
+
+
+def test_five_layers_take_more_than_one():
+    checkpoint = load_checkpoint("disentangled-m3-T64-L5")
+    found = identify_algorithm(checkpoint.model, checkpoint.task, n_sequences=512)
+    assert found.best in ("mirror_descent_2", "mirror_descent_3", "two_step_construction")
+    assert found.divergences["one_step"] > 1.5 * found.divergences["mirror_descent_2"]
+
+
+def test_the_moments_of_a_training_history():
+    found = trace_development("disentangled-m4-T64")
+    assert found.final_branch == "direct"
+    assert 0 < found.events["branch"] <= found.events["left_plateau"] < found.steps[-1]
+    assert found.series["beta"][-1] > 10
+    with pytest.raises(ValueError, match="a history holds numbers"):
+        trace_development("disentangled-m4-T64", {"anything": lambda checkpoint: 0.0})
+
+
+def test_a_series_of_checkpoints_can_be_probed():
+    names = ["disentangled-m4-T64", "disentangled-m4-T64-mirrored"]
+    found = trace_development(names, {"layers": lambda checkpoint: checkpoint.model.config.n_layers})
+    assert found.series["layers"] == (3, 3)
+    assert found.series["branch"] == ("direct", "mirrored")
+    assert found.final_branch == "mirrored"
