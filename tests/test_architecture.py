@@ -19,6 +19,7 @@ LAYERS = (
     ("mtdinterp.checkpoints",),
     ("mtdinterp.readout",),
     ("mtdinterp.training",),
+    ("mtdinterp.interventions",),
     ("probes",),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),

@@ -56,14 +56,21 @@ class LensTransformer(HookedRootModule):
         if watched and torch.is_grad_enabled() and not embedded.requires_grad:
             embedded.requires_grad_()  # one-hot embeddings are data, but backward hooks need a gradient to see
         stream = tap(self.hook_embed, embedded, slice(0, embedded.shape[-1]), self.cfg.d_model)
-        for block in self.blocks[:-1]:
-            stream = block(stream, False, watched)
-        stream = self.blocks[-1](stream, last_only, watched)
-        outputs = self.unembed(stream)
+        outputs = self.run_layers(stream, 0, last_only, watched)
         if return_type == "loss":
             target = F.one_hot(sequence[:, 1:], self.cfg.d_vocab).to(outputs)
             return F.mse_loss(outputs[:, :-1], target)
         return outputs[:, -1] if last_only else outputs
+
+    def run_layers(
+        self, stream: Float[Tensor, "batch pos d"], first: int, last_only: bool, watched: bool
+    ) -> Float[Tensor, "batch query vocab"]:
+        """Outputs from the stream before layer `first` (0 is the first, one more than the last just reads out)."""
+        for block in self.blocks[first:-1]:
+            stream = block(stream, False, watched)
+        if first < len(self.blocks):
+            stream = self.blocks[-1](stream, last_only, watched)
+        return self.unembed(stream)
 
     def check_tokens(self, tokens: ArrayLike | str) -> Int[Tensor, "batch pos"]:
         """Tokens on the model's device, or an error that says what this model accepts."""

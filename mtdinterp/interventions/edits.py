@@ -1,0 +1,263 @@
+"""What to change in a run: an edit names a place and what to put there.
+
+A place is a hook point, and there a position, a head, a named block of the stream, or all of it. Everything is checked
+before the model runs, by what the hook point shows; a wrong name or size is an error that says what exists.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mtdinterp.checks import ArrayLike, check_number, check_option
+from mtdinterp.models import LensTransformer
+
+SCORES = ("hook_attn_scores", "hook_rel_scores", "hook_pattern")
+"""Hook points with axes [batch, head, query, key]."""
+BY_HEAD = ("hook_q", "hook_k", "hook_v", "hook_p", "hook_z", "hook_result", "hook_attn_in", "hook_q_input",
+           "hook_k_input", "hook_v_input")
+"""Hook points with axes [batch, pos, head, d]; all others have [batch, pos, d_model]."""
+STREAM_WIDE = ("hook_embed", "hook_resid_pre", "hook_resid_post", "hook_attn_out", "hook_mlp_in", "hook_mlp_out",
+               "hook_result", "hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input")
+"""Hook points whose last axis is the final stream, where blocks have their columns."""
+
+SWITCHES = {"hook_result": "use_attn_result", "hook_attn_in": "use_attn_in", "hook_q_input": "use_split_qkv_input",
+            "hook_k_input": "use_split_qkv_input", "hook_v_input": "use_split_qkv_input"}
+"""Hook points that only fire when TransformerLens' switch for them is on."""
+
+Hook = tuple[str, Callable[..., Tensor | None]]
+"""The name of a hook point, and a function of its activation and itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromRun:
+    """The activation of another run: of the same model on other tokens, or of another model."""
+
+    tokens: ArrayLike
+    model: LensTransformer | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOver:
+    """The mean of the activation over sequences, position by position."""
+
+    tokens: ArrayLike
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The activation plus normal noise of `scale` times its own standard deviation in the edited place."""
+
+    scale: float = 1.0
+    seed: int = 0
+
+
+Source = str | Tensor | np.ndarray | float | FromRun | MeanOver | Noise | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """Put `source` at a place of a run.
+
+    `hook` is a hook point's full name, or its short name ("pattern", "resid_pre", "z") with a `layer`, counted from 0.
+    `position` is an index, a slice or several indices of positions (of queries where there are queries), `head` one
+    head, `block` a named block of the stream. The source is "zero", a number or tensor that fits the place, `FromRun`,
+    `MeanOver`, `Noise`, or a function from what is there to what should be.
+    """
+
+    hook: str
+    source: Source
+    position: int | slice | Sequence[int] | None = None
+    head: int | None = None
+    block: str | None = None
+    layer: int | None = None
+
+
+def hook_name(model: LensTransformer, edit: Edit) -> str:
+    """The full name of the hook point that an edit means."""
+    names = list(model.hook_dict)
+    if edit.layer is None:
+        return check_option("hook", edit.hook, names)
+    if isinstance(edit.layer, bool) or not isinstance(edit.layer, int) or not -len(model.blocks) <= edit.layer < len(
+            model.blocks):
+        raise ValueError(f"layer: expected a layer of 0..{len(model.blocks) - 1}, got {edit.layer!r}")
+    layer, short = edit.layer % len(model.blocks), edit.hook.removeprefix("hook_")
+    prefix = f"blocks.{layer}."
+    here = {name.rsplit("hook_", 1)[1]: name for name in names if name.startswith(prefix)}
+    return here[check_option("hook", short, here)]
+
+
+def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tuple[Any, ...]:
+    """The index of the edited place in what the hook point shows."""
+    kind = name.rsplit(".", 1)[-1]
+    position = _position(edit.position, length)
+    if kind in SCORES:
+        index: tuple[Any, ...] = (slice(None), _head(model, edit, name), position, slice(None))
+    elif kind in BY_HEAD:
+        index = (slice(None), position, _head(model, edit, name), slice(None))
+    else:
+        if edit.head is not None:
+            raise ValueError(f"head: {name} has no heads; try hook_z, hook_result or hook_pattern of its layer")
+        index = (slice(None), position, slice(None))
+    if edit.block is None:
+        return index
+    if kind not in STREAM_WIDE:
+        raise ValueError(f"block: {name} does not show the stream; blocks can be edited at {', '.join(STREAM_WIDE)}")
+    return (*index[:-1], _columns(model, edit.block, name, kind))
+
+
+def _position(position: Any, length: int) -> Any:
+    if position is None:
+        return slice(None)
+    if isinstance(position, slice):
+        if len(range(*position.indices(length))) == 0:
+            raise ValueError(f"position: {position} selects none of the {length} positions")
+        return position
+    chosen = [position] if isinstance(position, int) else list(position)
+    for entry in chosen:
+        if isinstance(entry, bool) or not isinstance(entry, int | np.integer) or not -length <= entry < length:
+            raise ValueError(f"position: expected positions of {-length}..{length - 1}, got {entry!r}")
+    return torch.tensor([int(entry) % length for entry in chosen])
+
+
+def _head(model: LensTransformer, edit: Edit, name: str) -> slice:
+    n_heads = cast(Any, model.blocks[int(name.split(".")[1])]).attn.n_heads
+    if edit.head is None:
+        return slice(None)
+    if isinstance(edit.head, bool) or not isinstance(edit.head, int) or not -n_heads <= edit.head < n_heads:
+        raise ValueError(f"head: {name} has heads 0..{n_heads - 1}, got {edit.head!r}")
+    return slice(edit.head % n_heads, edit.head % n_heads + 1)
+
+
+def _columns(model: LensTransformer, block: str, name: str, kind: str) -> slice:
+    """The block's columns, if they exist at this point of the model."""
+    columns = model.stream[block]
+    if kind == "hook_embed":
+        exist = cast(Any, model.blocks[0]).reads
+    else:
+        layer = cast(Any, model.blocks[int(name.split(".")[1])])
+        after = slice(0, max(layer.reads.stop, layer.writes.stop))
+        exist = {"hook_attn_out": layer.writes, "hook_result": layer.writes, "hook_resid_post": after,
+                 "hook_mlp_in": after, "hook_mlp_out": after}.get(kind, layer.reads)
+    if not (exist.start <= columns.start and columns.stop <= exist.stop):
+        there = [other for other, part in model.stream.items() if exist.start <= part.start and part.stop <= exist.stop]
+        raise ValueError(f"block: {block} does not exist at {name}; there are {', '.join(there)}")
+    return columns
+
+
+@contextmanager
+def hooked(model: LensTransformer, hooks: Sequence[Hook]) -> Iterator[None]:
+    """Inside, the hooks are on the model and the hook points they need are switched on; nothing of it stays after."""
+    switches = {SWITCHES[kind] for name, _ in hooks if (kind := name.rsplit(".", 1)[-1]) in SWITCHES}
+    if {"use_attn_in", "use_split_qkv_input"} <= switches:
+        raise ValueError("edits: hook_attn_in and the hook_q_input, hook_k_input, hook_v_input exclude each other")
+    before = {switch: getattr(model.cfg, switch) for switch in SWITCHES.values()}
+    try:
+        for switch in ("use_attn_in", "use_split_qkv_input") if switches - {"use_attn_result"} else ():
+            setattr(model.cfg, switch, switch in switches)
+        model.cfg.use_attn_result = before["use_attn_result"] or "use_attn_result" in switches
+        with model.hooks(fwd_hooks=list(hooks)):
+            yield
+    finally:
+        for switch, value in before.items():
+            setattr(model.cfg, switch, value)
+
+
+def hooks_for(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"], edits: Sequence[Edit]
+) -> list[Hook]:
+    """One hook an edit, in their order; sources that are runs are run here, once each."""
+    for edit in edits:
+        if not isinstance(edit, Edit):
+            raise ValueError(f"edits: expected Edit objects, got {type(edit).__name__}")
+    names = [hook_name(model, edit) for edit in edits]
+    places = [place_of(model, edit, name, tokens.shape[1]) for edit, name in zip(edits, names, strict=True)]
+    seen = _activations(model, tokens, edits, names)
+    return [(name, _hook(edit, place, seen.get(index)))
+            for index, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
+
+
+def _activations(
+    model: LensTransformer, tokens: Tensor, edits: Sequence[Edit], names: Sequence[str]
+) -> Mapping[int, Tensor]:
+    """What other runs show where an edit wants it, by the edit's number."""
+    wanted: dict[tuple[int, int], list[int]] = {}
+    for index, edit in enumerate(edits):
+        if isinstance(edit.source, FromRun | MeanOver):
+            other = edit.source.model if isinstance(edit.source, FromRun) and edit.source.model is not None else model
+            wanted.setdefault((id(other), id(edit.source.tokens)), []).append(index)
+    seen: dict[int, Tensor] = {}
+    for indices in wanted.values():
+        source = cast(FromRun | MeanOver, edits[indices[0]].source)
+        other = source.model if isinstance(source, FromRun) and source.model is not None else model
+        given = other.check_tokens(source.tokens)
+        for index in indices:
+            check_option(f"hook of the source's model for edit {index}", names[index], other.hook_dict)
+        cache = activations(other, given, [names[index] for index in indices])
+        for index in indices:
+            value = cache[names[index]]
+            seen[index] = value.mean(0, keepdim=True) if isinstance(edits[index].source, MeanOver) else value
+    return seen
+
+
+def activations(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"], names: Sequence[str]
+) -> dict[str, Tensor]:
+    """What some hook points show in a run, in full."""
+    seen: dict[str, Tensor] = {}
+
+    def look(value: Tensor, hook: Any) -> None:
+        seen[hook.name] = value
+
+    with torch.no_grad(), hooked(model, [(name, look) for name in dict.fromkeys(names)]):
+        model(tokens)
+    return seen
+
+
+def _hook(edit: Edit, place: tuple[Any, ...], activation: Tensor | None) -> Callable[..., Tensor]:
+    def change(value: Tensor, hook: Any) -> Tensor:
+        there = value[place]
+        changed = value.clone()
+        changed[place] = _fitting(edit, there, None if activation is None else activation[place])
+        return changed
+
+    return change
+
+
+def _fitting(edit: Edit, there: Tensor, activation: Tensor | None) -> Tensor:
+    """What the source says, in the shape and type of the place."""
+    source = edit.source
+    if activation is not None:
+        new: Any = activation
+    elif isinstance(source, str):
+        check_option("source", source, ("zero",))
+        new = torch.zeros_like(there)
+    elif isinstance(source, Noise):
+        scale = check_number("scale", source.scale, minimum=0)
+        generator = torch.Generator().manual_seed(source.seed)
+        noise = torch.randn(there.shape, generator=generator, dtype=torch.float64).to(there)
+        new = there + scale * there.std() * noise
+    elif callable(source):
+        new = source(there)
+        if not isinstance(new, Tensor):
+            raise ValueError(f"source: the function for {edit.hook} returned {type(new).__name__}, not a tensor")
+    elif isinstance(source, Tensor | np.ndarray | float | int):
+        new = torch.as_tensor(source)
+    else:
+        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise or a function, got "
+                         f"{type(source).__name__}")
+    if not (new.dtype.is_floating_point or new.dtype in (torch.int32, torch.int64)):
+        raise ValueError(f"source: expected real numbers for {edit.hook}, got {new.dtype}")
+    if isinstance(edit.position, int) and new.ndim == there.ndim - 1:
+        new = new.unsqueeze(-2 if there.ndim == 4 and edit.hook.rsplit(".", 1)[-1].removeprefix("hook_") in {
+            kind.removeprefix("hook_") for kind in SCORES} else 1)  # one position may come without its axis
+    try:
+        return new.to(there).expand_as(there)
+    except RuntimeError:
+        raise ValueError(f"source: the place at {edit.hook} has shape {list(there.shape)}, the source "
+                         f"{list(new.shape)}, which does not fit") from None

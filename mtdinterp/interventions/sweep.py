@@ -1,0 +1,154 @@
+"""Patch every place in turn, many at a time.
+
+A patch at layer l leaves everything before it as it was, so a patched run starts there: from the stream that the
+unpatched run already has, with one place taken from the other run, through the layers that are left. Hundreds of such
+streams go through them as one batch.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from mtdinterp.checks import ArrayLike, check_option
+from mtdinterp.interventions.edits import activations
+from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.models import LensTransformer
+
+KINDS = {
+    "resid_pre": "the whole stream before a layer",
+    "attn_out": "what a layer writes",
+    "block": "one named block of the stream before a layer",
+    "head": "what one head writes",
+}
+DIRECTIONS = {
+    "denoise": "clean activations into the corrupted run",
+    "noise": "corrupted activations into the clean run",
+}
+CELLS_AT_ONCE = 2**22
+"""Attention entries a layer of the patched runs that go through the model together."""
+
+Metric = Callable[[Float[Tensor, "batch vocab"]], Tensor | float]
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """A metric of the predictions for every patched place."""
+
+    kind: str
+    direction: str
+    values: Float64[Tensor, "layer position part"]
+    """`part` is a block or a head, or one entry for the whole; not a number where a block does not exist yet."""
+    parts: tuple[str, ...]
+    clean: float
+    corrupted: float
+    """The metric without patches."""
+
+    def summary(self) -> str:
+        flat = self.values.nan_to_num(nan=-torch.inf if self.clean > self.corrupted else torch.inf)
+        towards_clean = self.direction == "denoise"
+        best = flat.argmax() if (self.clean > self.corrupted) == towards_clean else flat.argmin()
+        layer, position, part = (int(i) for i in torch.unravel_index(best, self.values.shape))
+        place = f"layer {layer + 1}, position {position}" + (f", {self.parts[part]}" if self.parts != ("all",) else "")
+        return (f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {self.clean:.4g} clean and "
+                f"{self.corrupted:.4g} corrupted; the strongest patch is {place}: {self.values.flatten()[best]:.4g}.")
+
+
+def patch_sweep(
+    model: LensTransformer, clean: ArrayLike, corrupted: ArrayLike, kind: str = "block", direction: str = "denoise",
+    metric: Metric | None = None,
+) -> SweepResult:
+    """Patch every layer, position and (for blocks and heads) part of a pair, or of a batch of pairs, of sequences.
+
+    The metric is of the raw outputs at the last position, [batch, vocab]; by default minus the mean
+    KL(clean prediction ‖ prediction), which is 0 where everything is recovered.
+    """
+    check_option("kind", kind, KINDS)
+    check_option("direction", direction, DIRECTIONS)
+    first, second = model.check_tokens(clean), model.check_tokens(corrupted)
+    if first.shape != second.shape:
+        raise ValueError(f"corrupted: expected the clean tokens' shape {list(first.shape)}, got {list(second.shape)}")
+    with torch.no_grad():
+        outputs = {"clean": model(first, last_only=True), "corrupted": model(second, last_only=True)}
+        measure = metric or _distance_to(outputs["clean"])
+        into, taken = (second, first) if direction == "denoise" else (first, second)
+        layers = [torch.tensor([[float(measure(part)) for part in row] for row in rows], dtype=torch.float64)
+                  for rows in _patched(model, into, taken, kind)]
+    names = _parts(model, kind)
+    width = len(names)
+    values = torch.full((len(layers), first.shape[1], width), torch.nan, dtype=torch.float64)
+    for layer, found in enumerate(layers):
+        values[layer, :, : found.shape[1]] = found
+    return SweepResult(kind, direction, values, names, float(measure(outputs["clean"])),
+                       float(measure(outputs["corrupted"])))
+
+
+def _distance_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
+    target = clip_to_distribution(clean)[0]
+    return lambda outputs: -kl_divergence(target, clip_to_distribution(outputs)[0]).mean()
+
+
+def _parts(model: LensTransformer, kind: str) -> tuple[str, ...]:
+    last = cast(Any, model.blocks[-1])
+    if kind == "block":
+        return tuple(name for name, columns in model.stream.items() if columns.stop <= last.reads.stop)
+    if kind == "head":
+        return tuple(f"H{head + 1}" for head in range(max(cast(Any, block).attn.n_heads for block in model.blocks)))
+    return ("all",)
+
+
+def _patched(
+    model: LensTransformer, into: Tensor, taken: Tensor, kind: str
+) -> Iterator[list[list[Float[Tensor, "batch vocab"]]]]:
+    """For every layer, the outputs of every patched run, by position and part."""
+    shown = [f"blocks.{layer}.{hook}" for layer in range(len(model.blocks))
+             for hook in ("hook_resid_pre", "hook_attn_out", "attn.hook_z")]
+    here, there = activations(model, into, shown), activations(model, taken, shown)
+    for layer, entry in enumerate(model.blocks):
+        block = cast(Any, entry)
+        before, wrote, by_head = shown[3 * layer : 3 * layer + 3]
+        stream, written = here[before][..., block.reads], here[wrote][..., block.writes]
+        if kind in ("resid_pre", "block"):
+            columns = ([part for part in model.stream.values() if part.stop <= block.reads.stop] if kind == "block"
+                       else [slice(0, stream.shape[-1])])
+            other = there[before][..., block.reads]
+            yield _through(model, layer, stream, [_columns_of(other - stream, part) for part in columns])
+            continue
+        if kind == "attn_out":
+            changes = [there[wrote][..., block.writes] - written]
+        else:
+            difference = there[by_head] - here[by_head]
+            changes = [(difference[:, :, head] @ block.attn.W_O[head])[..., block.writes]
+                       for head in range(block.attn.n_heads)]
+        yield _through(model, layer + 1, block.write(stream, written),
+                       [block.write(torch.zeros_like(stream), change) for change in changes])
+
+
+def _columns_of(change: Tensor, columns: slice) -> Tensor:
+    """The change in these columns, nothing elsewhere."""
+    kept = torch.zeros_like(change)
+    kept[..., columns] = change[..., columns]
+    return kept
+
+
+def _through(
+    model: LensTransformer, layer: int, stream: Float[Tensor, "batch pos d"],
+    changes: list[Float[Tensor, "batch pos d"]],
+) -> list[list[Float[Tensor, "batch vocab"]]]:
+    """Outputs of the layers from `layer` on for the stream with each change at each position alone."""
+    batch, length, _ = stream.shape
+    cells = [(position, part) for position in range(length) for part in range(len(changes))]
+    at_once = max(1, CELLS_AT_ONCE // (batch * length * length))
+    outputs: list[list[Tensor]] = [[] for _ in range(length)]
+    for start in range(0, len(cells), at_once):
+        some = cells[start : start + at_once]
+        patched = stream.repeat(len(some), 1, 1)
+        for row, (position, part) in enumerate(some):
+            patched[row * batch : (row + 1) * batch, position] += changes[part][:, position]
+        found = model.run_layers(patched, layer, last_only=True, watched=False)[:, -1]
+        for row, (position, _) in enumerate(some):
+            outputs[position].append(found[row * batch : (row + 1) * batch])
+    return outputs
