@@ -1,5 +1,6 @@
 """Change a run and see what follows: patches, sweeps, transplants, steering, interchange, circuits."""
 
+from mtdinterp.interventions.circuit import Circuit, Edge, ablate_edges, minimal_circuit
 from mtdinterp.interventions.edits import Edit, FromRun, MeanOver, Noise
 from mtdinterp.interventions.interchange import Interchange, interchange
 from mtdinterp.interventions.patching import PatchResult, patch
@@ -13,7 +14,9 @@ from mtdinterp.interventions.steering import (
 from mtdinterp.interventions.sweep import SweepResult, patch_sweep
 
 __all__ = [
+    "Circuit",
     "DoseResponse",
+    "Edge",
     "Edit",
     "FromRun",
     "Interchange",
@@ -22,8 +25,10 @@ __all__ = [
     "PatchResult",
     "SweepResult",
     "Transplant",
+    "ablate_edges",
     "dose_response",
     "interchange",
+    "minimal_circuit",
     "patch",
     "patch_sweep",
     "steer_weights",

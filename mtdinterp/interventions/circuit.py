@@ -1,0 +1,237 @@
+"""Which edges does the output need? A minimal circuit over named blocks, everything else replaced by its mean.
+
+In a concatenated stream every use of a block is an edge of its own:
+
+    L2: token·L1.lag     what layer 2's content score makes of two blocks, query first
+    L2: L1.lag·offset    what its position scores read from a block
+    L2: copies L1.lag    the block as layer 2 carries it on, under the name L2.L1.lag
+    L2: writes lag       its value table, under the name L2.lag
+    output: L3.token     what the read-out takes from a block
+
+An edge that is cut carries its mean over sequences instead (at every position, or pair of positions). An edge whose
+contribution is the same for every sequence is not changed by that at all: such edges are listed apart, as constant.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from einops import rearrange
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from mtdinterp.checks import ArrayLike, check_number
+from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.models import LensTransformer
+from mtdinterp.models.attention import causal_softmax, content_scores, gather_positions, gather_values, position_scores
+
+CONSTANT = 1e-10
+"""Variance over sequences, relative to the square, below which a contribution counts as constant."""
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """One use of a block. Layers count from 1 as in the blocks' names; layer 0 is the read-out."""
+
+    layer: int
+    kind: str
+    """content, position, copy, lag, output."""
+    block: str
+    other: str = ""
+    """The key's block of a content score."""
+
+    def __str__(self) -> str:
+        return {"content": f"L{self.layer}: {self.block}·{self.other}",
+                "position": f"L{self.layer}: {self.block}·offset",
+                "copy": f"L{self.layer}: copies {self.block}", "lag": f"L{self.layer}: writes lag",
+                "output": f"output: {self.block}"}[self.kind]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """The edges that are enough, and how well they do alone."""
+
+    edges: tuple[Edge, ...]
+    constant: tuple[Edge, ...]
+    """Edges that carry the same for every sequence; cutting them changes nothing, whatever they do."""
+    n_edges: int
+    """All edges of the model."""
+    faithfulness: float
+    """1 - KL(model ‖ circuit) / KL(model ‖ nothing but means)."""
+    kl: float
+    """Mean KL(model ‖ circuit)."""
+    effects: dict[Edge, float]
+    """Mean KL(model ‖ model without the edge), for every edge that carries anything."""
+
+    def summary(self) -> str:
+        lines = [f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the model's predictions "
+                 f"(KL {self.kl:.2e}):"]
+        lines += [f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}" for edge in self.edges]
+        lines.append("  constant edges: " + (", ".join(map(str, self.constant)) or "none"))
+        return "\n".join(lines)
+
+
+def minimal_circuit(
+    model: LensTransformer, tokens: ArrayLike, faithfulness: float = 0.99,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Circuit:
+    """The smallest set of edges found that keeps this share of the predictions, on these sequences.
+
+    Edges are cut from the least to the most important alone, as long as the rest is faithful enough, and every edge
+    that is left is then tried once more. `progress` is called with edges done and to do.
+    """
+    faithfulness = check_number("faithfulness", faithfulness, minimum=0)
+    sequence = model.check_tokens(tokens)
+    _check_concatenated(model)
+    runner = _Runner(model, sequence)
+    target = clip_to_distribution(runner.outputs(runner.edges))[0]
+
+    def divergence(kept: Iterable[Edge]) -> float:
+        return kl_divergence(target, clip_to_distribution(runner.outputs(kept))[0]).mean().item()
+
+    everything = divergence(())
+    varying = [edge for edge in runner.edges if edge not in runner.constant and edge not in runner.silent]
+    effects = {}
+    for index, edge in enumerate(varying):
+        effects[edge] = divergence(other for other in runner.edges if other != edge)
+        progress(index + 1, 2 * len(varying))
+    allowed = (1 - faithfulness) * everything
+    kept = sorted(varying, key=effects.__getitem__)
+    cut = _longest_prefix(len(kept), lambda n: divergence(kept[n:]) <= allowed)
+    kept = kept[cut:]
+    for index, edge in enumerate(list(kept)):
+        without = [other for other in kept if other != edge]
+        if divergence(without) <= allowed:
+            kept = without
+        progress(len(varying) + cut + index + 1, 2 * len(varying))
+    reached = divergence(kept)
+    return Circuit(tuple(sorted(kept, key=lambda edge: (edge.layer or 99, edge))), tuple(sorted(runner.constant)),
+                   len(runner.edges), 1 - reached / everything if everything > 0 else 1.0, reached, effects)
+
+
+def ablate_edges(model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
+    """Outputs at the last position with only these edges, the rest at their means over the sequences."""
+    sequence = model.check_tokens(tokens)
+    _check_concatenated(model)
+    runner = _Runner(model, sequence)
+    wanted = list(kept)
+    for edge in wanted:
+        if edge not in runner.edges:
+            raise ValueError(f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}")
+    return runner.outputs([*wanted, *runner.constant])
+
+
+def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
+    """The largest n for which `holds`, by bisection: cutting more is never better."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _check_concatenated(model: LensTransformer) -> None:
+    if not hasattr(model, "streams"):
+        raise ValueError("model: circuits are over the blocks of a concatenated stream; in an additive one a block is "
+                         "written by several layers, and an edge has no content of its own")
+
+
+class _Runner:
+    """The model as a sum over edges, with the mean of every edge over the sequences."""
+
+    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> None:
+        self.model, self.tokens = model, tokens
+        self.streams = cast(Any, model).streams
+        self.edges: list[Edge] = []
+        self.constant: set[Edge] = set()
+        self.silent: set[Edge] = set()
+        """Edges whose weights are zero."""
+        self.means: dict[Edge, Tensor] = {}
+        with torch.no_grad():
+            self._measure()
+
+    def outputs(self, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
+        """Outputs at the last position with these edges (and the constant ones), the others at their means."""
+        alive = set(kept) | self.constant
+        with torch.no_grad():
+            h = cast(Any, self.model).embed(self.tokens).double()
+            for layer in range(1, len(self.model.blocks) + 1):
+                h = torch.cat([h, self._written(h, layer, alive)], dim=-1)
+            final, total = h[:, -1], torch.zeros(len(h), self.model.config.vocab_size, dtype=torch.float64)
+            for block, columns in self.model.stream.items():
+                edge = Edge(0, "output", block)
+                total = total + (final[:, columns] @ self.model.W_U[columns].double() if edge in alive
+                                 else self.means[edge])
+        return total
+
+    def _written(self, h: Tensor, layer: int, alive: set[Edge]) -> Float64[Tensor, "batch pos written"]:
+        attn = cast(Any, self.model.blocks[layer - 1]).attn
+        reads = self.streams[layer - 1]
+        masks = self._masks(layer, alive)
+        q = torch.einsum("bpd,hde->bphe", h, attn.W_A.double() * masks["content"])
+        table = attn.R_A.double() * masks["position"]
+        x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
+        scores = content_scores(q, x, position_scores(x, table, h.shape[1]))
+        for edge, mean in self.means.items():
+            if edge.layer == layer and edge.kind in ("content", "position") and edge not in alive:
+                scores = scores + mean
+        pattern = causal_softmax(scores)
+        copied = gather_values(pattern, x).clone()
+        for block, columns in reads.items():
+            edge = Edge(layer, "copy", block)
+            if edge not in alive and edge in self.means:
+                copied[..., columns] = self.means[edge]
+        lag = gather_positions(pattern, attn.R_V.double())
+        edge = Edge(layer, "lag", "lag")
+        if edge not in alive and edge in self.means:
+            lag = self.means[edge].expand_as(lag)
+        return rearrange(torch.cat([copied, lag], dim=-1), "batch pos head d -> batch pos (head d)")
+
+    def _masks(self, layer: int, alive: set[Edge]) -> dict[str, Tensor]:
+        """Which entries of the score parameters belong to edges that are alive."""
+        reads = self.streams[layer - 1]
+        content = torch.zeros(reads.width, reads.width, dtype=torch.float64)
+        position = torch.zeros(reads.width, dtype=torch.float64)
+        for edge in alive:
+            if edge.layer == layer and edge.kind == "content":
+                content[reads[edge.block], reads[edge.other]] = 1
+            elif edge.layer == layer and edge.kind == "position":
+                position[reads[edge.block]] = 1
+        return {"content": content, "position": position}
+
+    def _measure(self) -> None:
+        """List the edges, layer by layer, with the mean of each and whether it varies at all."""
+        h = cast(Any, self.model).embed(self.tokens).double()
+        for layer, entry in enumerate(self.model.blocks, start=1):
+            attn, reads = cast(Any, entry).attn, self.streams[layer - 1]
+            x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
+            visible = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
+            scores = torch.zeros(len(h), attn.n_heads, h.shape[1], h.shape[1], dtype=torch.float64)
+            for block, columns in reads.items():
+                part = position_scores(x[..., columns], attn.R_A[..., columns].double(), h.shape[1])
+                scores += self._note(Edge(layer, "position", block), part * visible)
+                for other, keys in reads.items():
+                    q = torch.einsum("bpd,hde->bphe", h[..., columns], attn.W_A[:, columns, keys].double())
+                    part = content_scores(q, x[..., keys], torch.zeros_like(scores))
+                    scores += self._note(Edge(layer, "content", block, other), part * visible)
+            pattern = causal_softmax(scores)
+            copied = gather_values(pattern, x)
+            for block, columns in reads.items():
+                self._note(Edge(layer, "copy", block), copied[..., columns])
+            lag = self._note(Edge(layer, "lag", "lag"), gather_positions(pattern, attn.R_V.double()))
+            h = torch.cat([h, rearrange(torch.cat([copied, lag], dim=-1), "b p h d -> b p (h d)")], dim=-1)
+        for block, columns in self.model.stream.items():
+            self._note(Edge(0, "output", block), h[:, -1, columns] @ self.model.W_U[columns].double())
+
+    def _note(self, edge: Edge, contribution: Tensor) -> Tensor:
+        """Remember an edge; its contribution is handed back."""
+        self.edges.append(edge)
+        mean = contribution.mean(0, keepdim=True)
+        self.means[edge] = mean
+        square = contribution.square().mean().item()
+        if square == 0:
+            self.silent.add(edge)
+        elif (contribution - mean).square().mean().item() <= CONSTANT * square:
+            self.constant.add(edge)
+        return contribution
