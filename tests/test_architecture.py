@@ -20,6 +20,7 @@ LAYERS = (
     ("mtdinterp.readout",),
     ("mtdinterp.training",),
     ("mtdinterp.interventions",),
+    ("mtdinterp.figures",),
     ("probes",),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),
