@@ -20,7 +20,7 @@ from mtdinterp.estimators import exact_posterior_mean, expectation_maximization,
 from mtdinterp.estimators.entropic import entropic_map
 from mtdinterp.estimators.mirror import descend, learning_rate_from_beta
 from mtdinterp.estimators.reweighted import TwoStepConstants, reweight
-from mtdinterp.estimators.tuning import BETA_GRID, minimise_on_grid
+from mtdinterp.estimators.tuning import BETA_GRID, minimise_on_grid, tune_learning_rate
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.task import MTDTask
@@ -99,7 +99,29 @@ def fit_beta(evidence: Evidence, given: Float64[Tensor, "batch vocab"]) -> float
     def divergence(beta: float) -> float:
         return evidence.divergence(given, one_step_weights(evidence, beta)).mean().item()
 
-    return minimise_on_grid(divergence, BETA_GRID, "beta", edges=True)[0]
+    beta, reached = minimise_on_grid(divergence, BETA_GRID, "beta", edges=True)
+    if beta > BETA_GRID[0]:
+        return beta
+    # Next to none: perhaps it is negative, a model that prefers what explains least.
+    against, other = minimise_on_grid(lambda size: divergence(-size), BETA_GRID, "beta", edges=True)
+    return -against if other < reached and against > BETA_GRID[0] else 0.0
+
+
+def explained(
+    evidence: Evidence, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
+) -> float:
+    """1 - KL(given ‖ prediction with these weights) / KL(given ‖ the token marginal): 0 is no better than that."""
+    marginal = clip_to_distribution(evidence.task.stationary)[0].expand_as(given)
+    nothing = kl_divergence(clip_to_distribution(given)[0], marginal).mean().item()
+    return 1 - evidence.divergence(given, weights).mean().item() / nothing if nothing > 0 else 0.0
+
+
+def optimal_beta(task: MTDTask, length: int) -> float:
+    """β of one-step mirror descent tuned to the truth; not a number where there is nothing to tune."""
+    try:
+        return tune_learning_rate(task, length).beta
+    except ValueError:  # one lag, equal rows, or weights that hardly vary
+        return math.nan
 
 
 def beta_of_theory(task: MTDTask, length: int) -> float:
@@ -227,7 +249,7 @@ def _descend_to(
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = torch.tensor(x, dtype=torch.float64, requires_grad=True)
         weights = reweight(gamma, scaled * torch.from_numpy(unit))
-        loss = kl_divergence(target, evidence.predict(weights)).mean()
+        loss = kl_divergence(target, clip_to_distribution(evidence.predict(weights))[0]).mean()
         (gradient,) = torch.autograd.grad(loss, scaled)
         return loss.item(), gradient.numpy()
 
@@ -266,7 +288,8 @@ def identify_combinations(
     scale, target = torch.from_numpy(unit), clip_to_distribution(given)[0]
 
     def each(x: Tensor) -> Tensor:
-        return kl_divergence(target, evidence.predict(reweight(evidence.responsibilities, x * scale)))
+        weights = reweight(evidence.responsibilities, x * scale)
+        return kl_divergence(target, clip_to_distribution(evidence.predict(weights))[0])
 
     here = torch.tensor(constants, dtype=torch.float64) / scale
     step = 1e-5 * torch.eye(len(here), dtype=torch.float64)

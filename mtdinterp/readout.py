@@ -13,16 +13,18 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from mtdinterp.checks import ArrayLike, check_count, check_order
 from mtdinterp.estimators import mean_responsibilities
 from mtdinterp.metrics import row_kl
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.task import MTDTask
 
-BRANCH_R2 = 0.5
-"""Below this R² of the gain the branch is undecided: trained models were above 0.9, untrained ones below 0.1."""
-LEAST_GAIN = 0.003
-"""A gain below this is no mechanism, however straight its line: some untrained models had 6e-5 with R² 0.15."""
+CLEAR_R2 = 0.5
+"""Below this R² a slope decides nothing: trained models were above 0.9, untrained ones below 0.1."""
+LEAST_GAIN = 0.02
+"""A gain below this is no mechanism, however straight its line: untrained models had 0.01 with R² 0.7 at two tokens,
+the models of the zoo have 0.2 and more."""
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
 
@@ -57,7 +59,7 @@ class Reading:
 
 
 def branch_of(gain: Slope) -> str:
-    if not gain.r2 >= BRANCH_R2:
+    if not gain.r2 >= CLEAR_R2:
         return "undecided"
     return "direct" if gain.value > 0 else "mirrored"
 
@@ -111,14 +113,27 @@ def some_to_read(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "some pos"]:
     return tokens[: max(8, min(256, READ_CELLS // tokens.shape[1] ** 2))]
 
 
-def predictions(
-    model: LensTransformer, tokens: Int[Tensor, "batch pos"], softmax: bool = False
-) -> Float64[Tensor, "batch vocab"]:
-    """Raw outputs at the last position, some sequences at a time; with `softmax` they are logits."""
+def sequences(
+    model: LensTransformer, task: MTDTask, tokens: ArrayLike | None, n_sequences: int, seed: int, least: int = 8
+) -> Int[Tensor, "batch pos"]:
+    """The sequences to probe on: those given, or drawn from the task; checked against the model and the task."""
+    if model.config.vocab_size != task.vocab_size:
+        raise ValueError(f"task: it has {task.vocab_size} tokens and the model {model.config.vocab_size}")
+    if tokens is None:
+        tokens = task.sample(check_count("n_sequences", n_sequences, minimum=least), model.config.length, seed).tokens
+    checked = model.check_tokens(tokens)
+    check_order(task.order, checked.shape[1])
+    if len(checked) < least:
+        raise ValueError(f"tokens: expected at least {least} sequences, got {len(checked)}")
+    return checked
+
+
+def predictions(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch vocab"]:
+    """What the model predicts after the last position, unclipped, some sequences at a time."""
     at_once = max(1, min(512, 2 * READ_CELLS // tokens.shape[1] ** 2))
     with torch.no_grad():
         outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
-    return outputs.softmax(-1) if softmax else outputs
+    return model.to_probabilities(outputs)
 
 
 def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
@@ -146,7 +161,7 @@ def gauge_fixed(
 
 
 def averaged_lags(
-    first: Float[Tensor, "batch head1 query key"], second: Float[Tensor, "batch head2 query key"], order: int
+    first: Float[Tensor, "batch head1 query key"], second: Float[Tensor, "batch head2 some key"], order: int
 ) -> Float64[Tensor, "batch lag"]:
     """Γ̃_g = Σ_i A²[last, i]·A¹[i, i-g], mean over heads: the construction's Γ where its attention is the model's."""
     weights = second[:, :, -1].double().mean(1)
@@ -155,10 +170,12 @@ def averaged_lags(
 
 
 def weight_beta(model: LensTransformer, order: int) -> Slope:
-    """β from the weights of a disentangled model: the last layer's read of the averaged lag block times what
-    layer 1 writes there, double-centred, against I - 11ᵀ/m. Not a number where there is no such block."""
+    """β from the weights of a three-layer disentangled model; not a number where there is no such block.
+
+    The last layer's read of the averaged lag block times what layer 1 writes there, double-centred, against I - 11ᵀ/m.
+    """
     block, layers = "L2.L1.lag", [cast(Any, entry).attn for entry in model.blocks]
-    if block not in model.stream or len(layers) < 3 or model.config.length <= order or layers[-1].n_heads != 1:
+    if block not in model.stream or len(layers) != 3 or model.config.length <= order or layers[-1].n_heads != 1:
         return NOT_APPLICABLE
     with torch.no_grad():
         reads = layers[-1].R_A[0, :order, model.stream[block]].double()
@@ -166,6 +183,16 @@ def weight_beta(model: LensTransformer, order: int) -> Slope:
         product = centred(centred(reads @ writes.T).T).T
     ideal = torch.eye(order, dtype=torch.float64) - 1 / order
     return fit_slope(ideal, product)
+
+
+def first_step_beta(
+    model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
+) -> float | None:
+    """β by the attention of layer 3 (or the last, of fewer), which takes the first step; None where it shows none."""
+    layer = min(2, len(model.blocks) - 1)
+    logs = attention(model, tokens, log_at_last=[layer]).log_at_last[layer][:, : task.order]
+    slope = fit_slope(varying(mean_responsibilities(task.transition, tokens, task.order)), varying(logs))
+    return slope.value if slope.r2 >= CLEAR_R2 and slope.value > 0 else None
 
 
 def centred(values: Float[Tensor, "*batch lag"]) -> Float[Tensor, "*batch lag"]:
@@ -183,15 +210,15 @@ def varying(values: Float[Tensor, "batch lag"]) -> Float[Tensor, "batch lag"]:
 
 
 def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"], least: float = 0.0) -> Slope:
-    """Least squares of y on x, both centred already; rows of the last axis lose a degree of freedom to that.
+    """Least squares of y on x, both centred already, whose first axis is sequences.
 
-    R² counts the variance that a slope of `least` would make as unexplained, so that a slope far below it has none.
+    Errors within a sequence belong together, so the standard error adds up each sequence's before it squares. R²
+    counts the variance that a slope of `least` would make as unexplained: a slope far below it has none.
     """
     across, spread, square = (x * y).sum().item(), x.square().sum().item(), y.square().sum().item()
     if not (spread > 0 and square > 0):
         return Slope(0.0, float("nan"), 0.0)
     value = across / spread
-    r2 = across**2 / (spread * square)
-    seen = across**2 / (spread * (square + least**2 * spread))
-    freedom = max(1, x.numel() - x.numel() // x.shape[-1] - 1)
-    return Slope(value, (max(0.0, 1 - r2) * square / freedom / spread) ** 0.5, seen)
+    errors = (x * (y - value * x)).flatten(1).sum(1)
+    return Slope(value, errors.square().sum().item() ** 0.5 / spread,
+                 across**2 / (spread * (square + least**2 * spread)))

@@ -10,9 +10,11 @@ from torch import Tensor
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses and named tuples by field, tensors as lists, and null for what is not a number."""
+    """Dataclasses by field and property, named tuples by field, tensors as lists, and null for what is not a number."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        names = [field.name for field in fields(value)]
+        names += [name for name, entry in vars(type(value)).items() if isinstance(entry, property)]
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
         return to_plain(value.tolist())
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

@@ -8,16 +8,17 @@ themselves). Selectivity is the held-out R² minus the larger of the two.
 import contextlib
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from mtdinterp.estimators import tune_learning_rate
-from mtdinterp.fitting import FAMILIES, Evidence, one_step_weights
+from mtdinterp.checks import ArrayLike
+from mtdinterp.fitting import FAMILIES, Evidence, one_step_weights, optimal_beta
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import attention, fit_slope, some_to_read, varying
+from mtdinterp.readout import first_step_beta, sequences, some_to_read
 from mtdinterp.task import MTDTask
 
 QUANTITIES = {
@@ -76,13 +77,12 @@ class LatentDecoding:
             words = f", at most {limit:.3f} possible" if limit < 1 else ""
             words += "" if found.selectivity >= FOUND * limit else ": weak"
             lines.append(f"  {meaning:<28} {found.r2:.3f} from {place} (shuffled {found.shuffled_r2:.3f}, untrained "
-                         f"{found.untrained_r2:.3f}{words})")
+                         f"{found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}{words})")
         return "\n".join(lines)
 
 
 def decode_latents(
-    model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"] | None = None, *,
-    n_sequences: int = 1024, seed: int = 0,
+    model: LensTransformer, task: MTDTask, tokens: ArrayLike | None = None, *, n_sequences: int = 1024, seed: int = 0,
 ) -> LatentDecoding:
     """A table of where γ, Γ, the one-step weights, the posterior mean and λ can be read.
 
@@ -90,72 +90,64 @@ def decode_latents(
     """
     true_weights = None
     if tokens is None:
-        data = task.sample(n_sequences, model.config.length, seed)
-        tokens, true_weights = data.tokens, data.weights
-    tokens = model.check_tokens(tokens)
-    if len(tokens) < 16:
-        raise ValueError(f"tokens: expected at least 16 sequences to fit and test on, got {len(tokens)}")
-    evidence = Evidence(task, tokens)
-    places = read_places(model, tokens)
-    untrained = read_places(_untrained(model, seed), tokens)
-    beta = _first_step_beta(model, evidence)
-    labels = _labels(evidence, beta, true_weights)
-    shuffled = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
+        tokens = sequences(model, task, None, n_sequences, seed, least=16)
+        true_weights = task.sample(n_sequences, model.config.length, seed).weights
+    sequence = sequences(model, task, tokens, n_sequences, seed, least=16)
+    evidence = Evidence(task, sequence)
+    shown, fresh = _shown(model, sequence), _shown(_untrained(model, seed), sequence)
+    places = _places(shown)
+    beta = first_step_beta(model, task, some_to_read(sequence))
+    if beta is None:
+        beta = optimal_beta(task, evidence.length)
+    labels = _labels(evidence, 10.0 if math.isnan(beta) else beta, true_weights)
+    shuffled = torch.randperm(len(sequence), generator=torch.Generator().manual_seed(seed))
     stacked = torch.cat([*labels.values(), *(label[shuffled] for label in labels.values())], dim=1)
-    scores = {place: _held_out_r2(features, stacked, task.order) for place, features in places.items()}
-    fresh = {place: _held_out_r2(features, stacked, task.order) for place, features in untrained.items()}
-    table = {
-        name: {place: Decoding(found[i].item(), found[i + len(labels)].item(),
-                               fresh[place][i].item() if place in fresh else 0.0)
-               for place, found in scores.items()}
-        for i, name in enumerate(labels)
-    }
+    table: dict[str, dict[str, Decoding]] = {name: {} for name in labels}
+    for place, where in places.items():
+        found, control = (_held_out_r2(features[where], stacked, task.order) for features in (shown, fresh))
+        for i, name in enumerate(labels):
+            table[name][place] = Decoding(found[i].item(), found[i + len(labels)].item(), control[i].item())
     ceiling = math.nan
     if true_weights is not None and "posterior_mean" in labels:
         ceiling = _r2(labels["posterior_mean"], true_weights, task.order).item()
-    return LatentDecoding(table, {place: features.shape[1] for place, features in places.items()}, beta, ceiling)
+    return LatentDecoding(table, {place: shown[where].shape[1] for place, where in places.items()}, beta, ceiling)
 
 
-def read_places(
-    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
-) -> dict[str, Float64[Tensor, "batch feature"]]:
-    """Every named block at the last position as the layers write it, and every layer's attention there.
+Where = tuple[str, int]
+"""A block of the stream, or "attention", and the layer after which it is read (0: the embedding)."""
 
-    A block that a layer leaves as it was is listed once, under the layer that wrote it; in an additive stream that is
-    the embedding and every layer: `residual@L0`, `residual@L1`, …
-    """
+
+def _shown(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> dict[Where, Float64[Tensor, "batch feature"]]:
+    """Every block after every layer, and every layer's attention by offset (mean over heads), at the last position."""
     n_layers = len(model.blocks)
     names = ["hook_embed", *(f"blocks.{layer}.hook_resid_post" for layer in range(n_layers))]
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(n_layers)]
-    parts: list[dict[str, Tensor]] = []
+    parts: list[dict[Where, Tensor]] = []
     for part in tokens.split(len(some_to_read(tokens))):
         with torch.no_grad():
             _, cache = model.run_with_cache(part, last_only=True, names_filter=[*names, *patterns])
-        parts.append({name: (cache[name][:, :, -1].double().mean(1).flip(-1) if name in patterns
-                             else cache[name][:, -1].double()) for name in (*names, *patterns)})
-    seen = {name: torch.cat([part[name] for part in parts]) for name in (*names, *patterns)}
-    versions: dict[str, dict[int, Tensor]] = {block: {} for block in model.stream}
-    for layer, name in enumerate(names):
-        for block, columns in model.stream.items():
-            value, known = seen[name][:, columns], list(versions[block].values())
-            if not torch.equal(value, known[-1] if known else torch.zeros_like(value)):
-                versions[block][layer] = value
-    places = {block if len(known) == 1 else f"{block}@L{layer}": value
-              for block, known in versions.items() for layer, value in known.items()}
-    for layer, name in enumerate(patterns, start=1):
-        places[f"L{layer}.attention"] = seen[name]
-    return places
+        parts.append({(block, layer): cache[name][:, -1, columns].double()
+                      for layer, name in enumerate(names) for block, columns in model.stream.items()})
+        parts[-1] |= {("attention", layer): cache[name][:, :, -1].double().mean(1).flip(-1)
+                      for layer, name in enumerate(patterns, start=1)}
+    return {where: torch.cat([part[where] for part in parts]) for where in parts[0]}
 
 
-def _first_step_beta(model: LensTransformer, evidence: Evidence) -> float:
-    """By the attention of layer 3, or of the last one where there are fewer; the task's optimum if it shows none."""
-    layer = min(2, len(model.blocks) - 1)
-    few = some_to_read(evidence.tokens)
-    logs = attention(model, few, log_at_last=[layer]).log_at_last[layer][:, : evidence.task.order]
-    slope = fit_slope(varying(evidence.mean_responsibilities[: len(few)]), varying(logs))
-    if slope.r2 >= 0.5 and slope.value > 0:
-        return slope.value
-    return tune_learning_rate(evidence.task, evidence.length).beta
+def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
+    """What is worth probing, by name: a block that a layer leaves as it was is listed once.
+
+    Where several layers write to a block, as in an additive stream, its name says after which: `residual@L0` is the
+    embedding, `residual@L1` what it is after layer 1.
+    """
+    versions: dict[str, list[int]] = {}
+    for (block, layer), value in shown.items():
+        known = versions.setdefault(block, [])
+        before = shown[block, known[-1]] if known else torch.zeros_like(value)
+        if block == "attention" or not torch.equal(value, before):
+            known.append(layer)
+    names = {block if len(layers) == 1 else f"{block}@L{layer}": (block, layer)
+             for block, layers in versions.items() if block != "attention" for layer in layers}
+    return names | {f"L{layer}.attention": ("attention", layer) for layer in versions["attention"]}
 
 
 def _labels(evidence: Evidence, beta: float, true_weights: Tensor | None) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ the like of: weights at the corners, weights near uniform, tokens with other sta
 apart, the one with the fewest constants is named.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,11 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from mtdinterp.checks import check_option
-from mtdinterp.fitting import FAMILIES, RESOLUTION, Constants, Evidence, bootstrap_interval
+from mtdinterp.checks import ArrayLike, check_option
+from mtdinterp.fitting import FAMILIES, RESOLUTION, Constants, Evidence, bootstrap_interval, explained
 from mtdinterp.models import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
-from mtdinterp.readout import predictions
+from mtdinterp.readout import predictions, sequences
 from mtdinterp.task import MTDTask
 
 WORDS = {
@@ -33,10 +34,11 @@ WORDS = {
 PRICE = 1.15
 """What constants cost: a family must be nearer by this factor for each one beyond the first. Without it four constants
 always win on a trained model, since they find some quirk of it that one constant does not."""
-CLOSE = 1.05
-"""Families within this factor of the best, constants paid for, are not told apart, however many sequences there are."""
+CLOSE, TELLABLE = 1.05, 1.5
+"""Families within the first factor of the best, constants paid for, are not told apart, however many sequences there
+are; beyond the second they are, however few: divergences have heavy tails, and their standard errors little to say."""
 EXPLAINED = 0.5
-"""Below this share of the distance from uniform weights explained, nothing is named with confidence."""
+"""Below this share of the divergence from the token marginal explained, nothing is named with confidence."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class AlgorithmIdentification:
     tied: tuple[str, ...]
     """Families that the sequences cannot tell from the best."""
     explained: float
-    """Share of the model's distance from the uniform-weights prediction that the best family explains."""
+    """1 - KL(model ‖ best) / KL(model ‖ the token marginal)."""
     left_out: dict[str, str]
     """Families that could not be computed, and why."""
 
@@ -70,30 +72,40 @@ class AlgorithmIdentification:
         lines += [f"  {WORDS[name]:<52} not computed: {why}" for name, why in self.left_out.items()]
         if self.explained < EXPLAINED:
             lines.append(f"None of these explains the model: the nearest is {WORDS[self.best]}, and that explains "
-                         f"{max(0.0, self.explained):.0%} of how it differs from uniform weights.")
+                         f"{max(0.0, self.explained):.0%} of how it differs from the token marginal.")
             return "\n".join(lines)
         lines.append(f"The model predicts like {WORDS[self.best]}, which explains {self.explained:.1%} of how it "
-                     "differs from uniform weights.")
+                     "differs from the token marginal.")
+        if self.best == "uniform":
+            lines.append("It infers nothing in context: this is where training stalls.")
         if self.tied:
             lines.append(f"Not told apart from it: {', '.join(WORDS[name] for name in self.tied)}.")
         for condition, name in self.best_shifted.items():
             agrees = "the same" if name == self.best else WORDS[name]
+            against = self.shifted[condition].get(self.best)
             lines.append(f"  {condition}: {agrees} ({self.shifted[condition][name]:.2e}"
-                         + ("" if name == self.best else f", against {self.shifted[condition][self.best]:.2e}") + ")")
+                         + ("" if name == self.best or against is None else f", against {against:.2e}") + ")")
         return "\n".join(lines)
 
 
 @torch_on_one_thread()
 def identify_algorithm(
-    model: LensTransformer, task: MTDTask, *, names: Sequence[str] | None = None, n_sequences: int = 1024, seed: int = 0
+    model: LensTransformer, task: MTDTask, tokens: ArrayLike | None = None, *, names: Sequence[str] | None = None,
+    n_sequences: int = 1024, seed: int = 0,
 ) -> AlgorithmIdentification:
-    """Fit every family (or those named) to the model's predictions and say which explains them best."""
-    chosen = [check_option("estimator", name, FAMILIES) for name in names] if names is not None else list(FAMILIES)
-    length = model.config.length
-    tokens = task.sample(n_sequences, length, [seed, 0]).tokens
-    half = n_sequences // 2
-    fitting, held = Evidence(task, tokens[:half]), Evidence(task, tokens[half:])
-    given = predictions(model, tokens)
+    """Fit every family (or those named) to the model's predictions and say which explains them best.
+
+    On given sequences or on `n_sequences` drawn from the task; shifted sequences, a quarter as many, are always drawn.
+    """
+    for name in names if names is not None else ():
+        check_option("estimator", name, FAMILIES)
+    chosen = [name for name in FAMILIES if names is None or name in names]
+    if not chosen:
+        raise ValueError(f"names: expected at least one of {', '.join(FAMILIES)}")
+    sequence = sequences(model, task, tokens, n_sequences, seed, least=32)
+    length, half = sequence.shape[1], len(sequence) // 2
+    fitting, held = Evidence(task, sequence[:half]), Evidence(task, sequence[half:])
+    given = predictions(model, sequence)
     parameters: dict[str, Constants] = {}
     left_out: dict[str, str] = {}
     scores: dict[str, Tensor] = {}
@@ -103,12 +115,14 @@ def identify_algorithm(
             scores[name] = held.divergence(given[half:], FAMILIES[name].weights(held, parameters[name]))
             if not scores[name].isfinite().all():
                 raise ValueError("it has no prediction for this prior")
-        except ValueError as error:  # many lags on a long sequence, or a prior that has no such rate
+        except (ValueError, RuntimeError) as error:  # many lags on a long sequence, or a prior that has no such rate
             left_out[name] = str(error)
             scores.pop(name, None)
             parameters.pop(name, None)
+    if not scores:
+        raise ValueError(f"names: none of these can be computed here: {left_out}")
     shifts = {condition: Evidence(task, drawn) for condition, drawn in
-              _shifted(task, length, max(16, n_sequences // 4), seed).items()}
+              _shifted(task, length, max(64, len(sequence) // 4), seed).items()}
     shifted = {condition: _score(evidence, predictions(model, evidence.tokens), parameters)
                for condition, evidence in shifts.items()}
     ties = _ties(scores)
@@ -122,7 +136,7 @@ def identify_algorithm(
                  for condition, found in shifted.items()},
         best_shifted={condition: _simplest(_ties(found)) for condition, found in shifted.items()},
         tied=tuple(name for name in ties if name != best),
-        explained=_explained(held, given[half:], FAMILIES[best].weights(held, parameters[best])),
+        explained=explained(held, given[half:], FAMILIES[best].weights(held, parameters[best])),
         left_out=left_out,
     )
 
@@ -143,8 +157,11 @@ def _shifted(task: MTDTask, length: int, n_sequences: int, seed: int) -> dict[st
 def _score(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], parameters: dict[str, Constants]
 ) -> dict[str, Float64[Tensor, " batch"]]:
-    return {name: evidence.divergence(given, FAMILIES[name].weights(evidence, constants))
-            for name, constants in parameters.items()}
+    scores = {}
+    for name, constants in parameters.items():
+        with contextlib.suppress(ValueError, RuntimeError):  # a sequence that needs too large a rule
+            scores[name] = evidence.divergence(given, FAMILIES[name].weights(evidence, constants))
+    return scores
 
 
 def _ties(scores: dict[str, Float64[Tensor, " batch"]]) -> list[str]:
@@ -156,7 +173,8 @@ def _ties(scores: dict[str, Float64[Tensor, " batch"]]) -> list[str]:
     for name, values in paid.items():
         difference = values - nearest
         stderr = difference.std().item() / len(difference) ** 0.5
-        if difference.mean().item() <= max(1.96 * stderr, (CLOSE - 1) * nearest.mean().item()):
+        least, most = ((factor - 1) * nearest.mean().item() for factor in (CLOSE, TELLABLE))
+        if difference.mean().item() <= max(least, min(1.96 * stderr, most)):
             tied.append(name)
     return tied
 
@@ -169,14 +187,6 @@ def _simplest(ties: list[str], shifted: Iterable[dict[str, Tensor]] = ()) -> str
     fewest = min(FAMILIES[name].n_constants for name in ties)
     simple = [name for name in ties if FAMILIES[name].n_constants == fewest]
     for found in shifted:
-        apart = _ties({name: found[name] for name in simple})
-        simple = [name for name in simple if name in apart]
+        together = _ties({name: found[name] for name in simple if name in found})
+        simple = [name for name in simple if name in together or name not in found]
     return simple[0]
-
-
-def _explained(
-    evidence: Evidence, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
-) -> float:
-    """1 - KL(model ‖ best) / KL(model ‖ uniform weights)."""
-    uniform = evidence.divergence(given, torch.full_like(weights, 1 / weights.shape[1])).mean().item()
-    return 1 - evidence.divergence(given, weights).mean().item() / uniform if uniform > 0 else 0.0

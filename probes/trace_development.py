@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.fitting import Evidence, one_step_weights
 from mtdinterp.metrics import kl_divergence, row_kl
-from mtdinterp.readout import read, some_to_read
+from mtdinterp.readout import CLEAR_R2, read, some_to_read
 from mtdinterp.training.evaluation import held_out_data
 
 READINGS = ("kl", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch", "transition_kl")
-BETA_R2 = 0.5
-"""β has appeared when the last layer's attention follows Γ with this R²."""
 TRANSITION_SHARE = 0.5
 """π has appeared when its row KL is below this share of that of the token marginal alone."""
 LEFT_PLATEAU = 0.5
@@ -43,6 +43,7 @@ class Development:
         lines = [f"Development over {len(self.steps)} evaluations, to step {self.steps[-1]}:"]
         for name, step in sorted(self.events.items(), key=lambda event: (event[1] is None, event[1])):
             lines.append(f"  {words[name]:<38} " + (f"by step {step}" if step is not None else "never"))
+        lines += [f"  {text:<38} not recorded" for name, text in words.items() if name not in self.events]
         return "\n".join(lines)
 
 
@@ -65,8 +66,15 @@ def trace_development(
         checkpoints = [_loaded(entry) for entry in source]
         if not checkpoints:
             raise ValueError("source: expected at least one checkpoint")
+        checkpoint = checkpoints[0]
+        for other in checkpoints:
+            same = (torch.equal(other.task.transition, checkpoint.task.transition)
+                    and other.task.order == checkpoint.task.order
+                    and other.model.config.length == checkpoint.model.config.length)
+            if not same:
+                raise ValueError(f"source: {other.path.name} and {checkpoint.path.name} belong to different tasks or "
+                                 "lengths; a series is of one")
         entries = sorted((_read(entry, probes or {}) for entry in checkpoints), key=lambda entry: entry["step"])
-        checkpoint = checkpoints[-1]
     return _trace(entries, checkpoint, [*READINGS, *(probes or {})])
 
 
@@ -98,9 +106,11 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
         # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
         "left_plateau": [_number(kl) < uniform + LEFT_PLATEAU * (_number(kl) / _number(ratio) - uniform)
                          for kl, ratio in zip(series["kl"], series["ratio"], strict=True)],
-        "beta": [_number(r2) >= BETA_R2 and _number(beta) > 0
+        "beta": [_number(r2) >= CLEAR_R2 and _number(beta) > 0
                  for beta, r2 in zip(series["beta"], series["beta_r2"], strict=True)],
-        "transition": [_number(kl) < TRANSITION_SHARE * control for kl in series["transition_kl"]],
+        # Where the branch is undecided layer 1's scores are not about π, whatever they look like.
+        "transition": [_number(kl) < TRANSITION_SHARE * control and entry in ("direct", "mirrored")
+                       for kl, entry in zip(series["transition_kl"], series["branch"], strict=True)],
         "branch": [entry == branch != "undecided" for entry in series["branch"]],
     }
     needs = {"left_plateau": "ratio", "beta": "beta", "transition": "transition_kl", "branch": "branch"}

@@ -30,7 +30,8 @@ class Group:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def model(self) -> LensTransformer:
-        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order, d_mlp=self.d_mlp)
+        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order, d_mlp=self.d_mlp,
+                         logits=self.changes.get("loss") == "cross-entropy")
 
 
 PROMISES = {

@@ -7,7 +7,7 @@ import torch
 
 from mtdinterp.construction import one_step, one_step_standard
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
-from mtdinterp.readout import attention, averaged_lags, fit_slope, gauge_fixed, read, token_scores, weight_beta
+from mtdinterp.readout import attention, averaged_lags, centred, fit_slope, gauge_fixed, read, token_scores, weight_beta
 from mtdinterp.task import MTDTask
 from mtdinterp.training.initialise import INITIALISATIONS, initialise
 
@@ -90,8 +90,8 @@ def test_token_scores_are_the_logarithm_of_the_transition_matrix(build):
 
 def test_slope_against_a_line_with_known_noise():
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
-    y = 3 * x + 0.5 * torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+    x, noise = (centred(torch.randn(4000, 2, generator=generator, dtype=torch.float64)) for _ in range(2))
+    y = 3 * x + 0.5 * noise
     slope = fit_slope(x, y)
     assert abs(slope.value - 3) < 4 * slope.stderr
     assert slope.stderr == pytest.approx(0.5 / 4000**0.5, rel=0.1)  # one degree of freedom a row

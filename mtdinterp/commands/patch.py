@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  mtdinterp patch disentangled-m4-T64 --hook pattern --layer 1 --position -1 --source mean\n"
         "  mtdinterp patch disentangled-m4-T64 --hook resid_pre --layer 2 --block L2.L1.lag --source other\n"
-        "  mtdinterp patch disentangled-m4-T64 --sweep block --out out/sweep.png")
+        "  mtdinterp patch disentangled-m4-T64 --sweep block --same-end --out out/sweep.png")
     parser.add_argument("checkpoint", type=not_empty, metavar="CHECKPOINT",
                         help="a checkpoint directory, or the name of a zoo model")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                             "sequences, 'construction' in the exact construction (zero)")
     parser.add_argument("--direction", choices=("denoise", "noise"), default="denoise",
                         help="with --sweep: clean into corrupted, or the other way round (denoise)")
+    parser.add_argument("--same-end", action="store_true",
+                        help="with --sweep: corrupted sequences end in the clean ones' last tokens, so that only the "
+                             "in-context weights differ")
     parser.add_argument("--sequences", type=at_least(1), metavar="N", help="sequences (256; 8 pairs with --sweep)")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of the sequences (0)")
     parser.add_argument("--out", type=_figure, metavar="FILE", help="with --sweep: draw it there (.png, .pdf, .svg)")
@@ -67,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
     find_checkpoint(options.checkpoint)  # before anything heavy is imported
     if options.sweep and any(getattr(options, name) is not None for name in ("layer", "position", "head", "block")):
         raise ValueError("--layer, --position, --head and --block are for --hook; a sweep goes over all of them")
-    if options.out and not options.sweep:
-        raise ValueError("--out draws a sweep; add --sweep")
+    if (options.out or options.same_end) and not options.sweep:
+        raise ValueError(f"--{'out' if options.out else 'same-end'} is for a sweep; add --sweep")
     with stages(3 if options.out else 2) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint
@@ -124,6 +127,8 @@ def _sweep(checkpoint: "Checkpoint", options: argparse.Namespace) -> "SweepResul
 
     task, length = checkpoint.task, checkpoint.model.config.length
     clean, corrupted = (task.sample(options.sequences or 8, length, [options.seed, part]).tokens for part in (0, 1))
+    if options.same_end:
+        corrupted[:, -task.order :] = clean[:, -task.order :]
     return patch_sweep(checkpoint.model, clean, corrupted, options.sweep, options.direction)
 
 

@@ -134,11 +134,11 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
     from mtdinterp.training.run import new_run
 
     task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
-    model = new_model(options.architecture, options.vocab_size, options.length, options.layers, options.heads,
-                      options.d_rel or options.order, options.d_model, options.d_mlp)
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
     changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
     recipe = recipe_for(options.recipe, options.architecture, options.layers, options.heads, **changes)
+    model = new_model(options.architecture, options.vocab_size, options.length, options.layers, options.heads,
+                      options.d_rel or options.order, options.d_model, options.d_mlp, recipe.loss == "cross-entropy")
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
 

@@ -216,7 +216,7 @@ def _learn(
     other = torch.randperm(len(base), generator=torch.Generator().manual_seed(seed))
 
     def outputs(stream: Tensor) -> Tensor:
-        return model.run_layers(stream, layer, last_only=True, watched=True)[:, -1]
+        return model.to_probabilities(model.run_layers(stream, layer, last_only=True, watched=True)[:, -1])
 
     def moved(subspace: LearnedSubspace, pairs: slice) -> Tensor:
         return run_with_intervention(model, name, SubspaceInterchange(subspace), streams[pairs], held[pairs], outputs,

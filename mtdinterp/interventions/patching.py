@@ -60,5 +60,5 @@ def _run(model: LensTransformer, tokens: Tensor, hooks: Sequence[Hook]) -> tuple
 
     last = f"blocks.{len(model.blocks) - 1}.attn.hook_pattern"
     with torch.no_grad(), hooked(model, [*hooks, (last, look)]):
-        outputs = model(tokens)[:, -1]
+        outputs = model.to_probabilities(model(tokens)[:, -1])
     return outputs, attention_by_offset(seen["pattern"])[:, :, 0]

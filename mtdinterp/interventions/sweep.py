@@ -17,6 +17,7 @@ from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.edits import activations
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
+from mtdinterp.readout import predictions
 
 KINDS = {
     "resid_pre": "the whole stream before a layer",
@@ -63,7 +64,7 @@ def patch_sweep(
 ) -> SweepResult:
     """Patch every layer, position and (for blocks and heads) part of a pair, or of a batch of pairs, of sequences.
 
-    The metric is of the raw outputs at the last position, [batch, vocab]; by default minus the mean
+    The metric is of the predictions at the last position, [batch, vocab], unclipped; by default minus the mean
     KL(clean prediction ‖ prediction), which is 0 where everything is recovered.
     """
     check_option("kind", kind, KINDS)
@@ -72,7 +73,7 @@ def patch_sweep(
     if first.shape != second.shape:
         raise ValueError(f"corrupted: expected the clean tokens' shape {list(first.shape)}, got {list(second.shape)}")
     with torch.no_grad():
-        outputs = {"clean": model(first, last_only=True), "corrupted": model(second, last_only=True)}
+        outputs = {"clean": predictions(model, first), "corrupted": predictions(model, second)}
         measure = metric or _distance_to(outputs["clean"])
         into, taken = (second, first) if direction == "denoise" else (first, second)
         layers = [torch.tensor([[float(measure(part)) for part in row] for row in rows], dtype=torch.float64)
@@ -148,7 +149,7 @@ def _through(
         patched = stream.repeat(len(some), 1, 1)
         for row, (position, part) in enumerate(some):
             patched[row * batch : (row + 1) * batch, position] += changes[part][:, position]
-        found = model.run_layers(patched, layer, last_only=True, watched=False)[:, -1]
+        found = model.to_probabilities(model.run_layers(patched, layer, last_only=True, watched=False)[:, -1])
         for row, (position, _) in enumerate(some):
             outputs[position].append(found[row * batch : (row + 1) * batch])
     return outputs

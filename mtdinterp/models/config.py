@@ -22,6 +22,8 @@ class ModelConfig:
     n_layers: int = 3
     d_mlp: int = 0
     """Width of a hidden layer between the last attention layer and the output; 0 for none, as in the paper."""
+    logits: bool = False
+    """Whether outputs are logits of a softmax (a model trained by cross-entropy) or probabilities, as in the paper."""
     exact_length: bool = False
     """A constructed model computes its formula only at this very length and refuses others."""
 
@@ -34,8 +36,9 @@ class ModelConfig:
         if self.n_layers > MOST_LAYERS:
             raise ValueError(f"n_layers: expected at most {MOST_LAYERS}, got {self.n_layers}")
         self._count("d_mlp", minimum=0)
-        if not isinstance(self.exact_length, bool):
-            raise ValueError(f"exact_length: expected True or False, got {self.exact_length!r}")
+        for name in ("logits", "exact_length"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 
     def _check_size(self, n_parameters: int) -> None:
         """Refuse what no machine here can hold, before anything is allocated for it."""

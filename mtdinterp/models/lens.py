@@ -62,6 +62,10 @@ class LensTransformer(HookedRootModule):
             return F.mse_loss(outputs[:, :-1], target)
         return outputs[:, -1] if last_only else outputs
 
+    def to_probabilities(self, outputs: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """Outputs as what they predict: their softmax where they are logits, else as they are."""
+        return outputs.softmax(-1) if self.config.logits else outputs
+
     def run_layers(
         self, stream: Float[Tensor, "batch pos d"], first: int, last_only: bool, watched: bool
     ) -> Float[Tensor, "batch query vocab"]:

@@ -62,9 +62,9 @@ class HeldOut:
                 kl["exact_bayes"] = kl["two_step"] - below.mean().item()
         return cls(task, data, kl, rates[1].beta)
 
-    def score(self, model: LensTransformer, softmax: bool = False) -> Score:
-        """The model's KL to the truth at the last position; with `softmax` its outputs are logits."""
-        return score(self.data.next_probs, predictions(model, self.data.tokens, softmax))
+    def score(self, model: LensTransformer) -> Score:
+        """The model's KL to the truth at the last position."""
+        return score(self.data.next_probs, predictions(model, self.data.tokens))
 
 
 def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) -> Sample:

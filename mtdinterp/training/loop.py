@@ -44,6 +44,9 @@ class Trainer:
     """Loss of every step since the last evaluation."""
 
     def __post_init__(self) -> None:
+        if self.model.config.logits != (self.recipe.loss == "cross-entropy"):
+            raise ValueError(f"loss: {self.recipe.loss} needs a model whose configuration has logits="
+                             f"{not self.model.config.logits}: cross-entropy trains logits, mse probabilities")
         self.model.to(self.recipe.device).train()
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.fused = fused and self.recipe.device == "cpu" and use_kernels()
@@ -109,7 +112,7 @@ class Trainer:
     def evaluate(self) -> dict[str, Any]:
         """Score and read the model, and append what was found to the history."""
         self.check_finite()
-        result = self.held_out.score(self.model, softmax=self.recipe.loss == "cross-entropy")
+        result = self.held_out.score(self.model)
         reading = read(self.model, self.task, some_to_read(self.held_out.data.tokens))
         entry = {
             "step": self.step,

@@ -1,10 +1,14 @@
 """On models whose algorithm is known every probe must name it, with its constants."""
 
+import copy
 import math
+from dataclasses import replace
+from statistics import median, stdev
 
 import pytest
 
-from mtdinterp.construction import two_step
+from mtdinterp import load_checkpoint
+from mtdinterp.construction import one_step, two_step
 from mtdinterp.task import MTDTask
 from probes import compare_attention, decode_latents, identify_algorithm, recover_beta, recover_transition
 
@@ -111,3 +115,58 @@ def test_two_step_constants_come_with_what_is_known_of_them(five_layers):
     assert errors == sorted(errors)
     assert fit.combinations[0].identified
     assert "identified" in fit.summary()
+
+
+def test_zeros_in_the_transition_matrix_are_no_obstacle():
+    task = MTDTask([[0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5], [0.5, 0, 0, 0.5]], 3)
+    model = two_step(task.transition, 3, 32, **CONSTANTS)
+    assert recover_beta(model, task).two_step.constants._asdict() == pytest.approx(CONSTANTS, rel=0.01)
+    assert compare_attention(model, task).constants == pytest.approx(CONSTANTS, rel=0.05)
+    assert identify_algorithm(model, task, n_sequences=300).best == "two_step_construction"
+
+
+def test_a_model_on_the_plateau_is_called_that():
+    task = MTDTask.random(5, 3, seed=0)
+    model = one_step(task.transition, 3, 32, beta=0.0)
+    found = identify_algorithm(model, task, n_sequences=300)
+    assert found.best == "uniform"
+    assert "infers nothing in context" in found.summary()
+    beta = recover_beta(model, task)
+    assert beta.output == 0
+    assert beta.output_r2 == pytest.approx(0, abs=1e-3)
+    assert recover_transition(model, task).trusted == "output"  # its output knows π all the same
+
+
+def test_a_negative_beta_is_found():
+    task = MTDTask.random(5, 3, seed=0)
+    model = one_step(task.transition, 3, 32, beta=-10.0)
+    assert recover_beta(model, task).output == pytest.approx(-10, rel=1e-2)
+    assert identify_algorithm(model, task, n_sequences=300).best == "one_step"
+
+
+@pytest.mark.parametrize("n_sequences", [32, 64])
+def test_few_sequences_do_not_make_farther_families_tie(n_sequences):
+    task = MTDTask.random(5, 3, seed=0)
+    found = identify_algorithm(one_step(task.transition, 3, 32, 12.0), task, n_sequences=n_sequences)
+    assert found.best == "one_step"
+    assert set(found.best_shifted.values()) == {"one_step"}
+
+
+def test_standard_errors_are_honest():
+    """The spread of β over samples of a trained model is what the standard error says, to a factor."""
+    checkpoint = load_checkpoint("disentangled-m4-T64")
+    found = [recover_beta(checkpoint.model, checkpoint.task, n_sequences=256, seed=seed) for seed in range(12)]
+    for level in ("attention", "output"):
+        spread = stdev(getattr(entry, level) for entry in found)
+        assert 0.5 < spread / median(getattr(entry, level + "_stderr") for entry in found) < 2
+
+
+def test_logits_are_read_as_logits():
+    """The same predictions as logits of a softmax give the same answers at the output."""
+    task = MTDTask.random(5, 3, seed=0)
+    model = one_step(task.transition, 3, 32, 12.0)
+    logits = copy.deepcopy(model)
+    logits.config = replace(model.config, logits=True)
+    logits.unembed.register_forward_hook(lambda module, inputs, outputs: outputs.log())
+    assert recover_beta(logits, task).output == pytest.approx(12, rel=1e-2)
+    assert identify_algorithm(logits, task, names=["uniform", "one_step"], n_sequences=100).best == "one_step"

@@ -15,7 +15,8 @@ LONG = [name for name in zoo_names() if "T64" not in name and "paper" not in nam
 def beta_is_near_the_optimum(name):
     checkpoint = load_checkpoint(name)
     found = recover_beta(checkpoint.model, checkpoint.task)
-    assert found.attention == pytest.approx(found.optimal, rel=0.1)
+    if checkpoint.model.config.n_layers == 3:  # five layers do not weigh lags by one step's β
+        assert found.attention == pytest.approx(found.optimal, rel=0.1)
     assert found.output == pytest.approx(found.optimal, rel=0.1)
     assert found.branch == ("mirrored" if "mirrored" in name else "direct")
 
@@ -49,7 +50,9 @@ def test_three_layers_take_one_step():
 def test_five_layers_take_more_than_one():
     checkpoint = load_checkpoint("disentangled-m3-T64-L5")
     found = identify_algorithm(checkpoint.model, checkpoint.task, n_sequences=512)
-    assert found.best in ("mirror_descent_2", "mirror_descent_3", "two_step_construction")
+    # At this length two steps and the posterior mean are as near to each other as the model is to either.
+    assert {found.best, *found.tied} & {"mirror_descent_2", "mirror_descent_3", "two_step_construction"}
+    assert "one_step" not in (found.best, *found.tied)
     assert found.divergences["one_step"] > 1.5 * found.divergences["mirror_descent_2"]
 
 
