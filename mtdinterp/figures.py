@@ -61,7 +61,7 @@ def draw_sweep(result: SweepResult, path: Path) -> None:
                                        sharex=True, squeeze=False, layout="constrained",
                                        gridspec_kw={"height_ratios": [max(count, 1) for count in rows]})
         for layer, (axis, count) in enumerate(zip(axes[:, 0], rows, strict=True)):
-            image = axis.imshow(effects[layer, :, :count].T, aspect="auto", vmin=-reach, vmax=reach, cmap=CHANGE,
+            image = axis.imshow(effects[layer, :, :count].T.numpy(), aspect="auto", vmin=-reach, vmax=reach, cmap=CHANGE,
                                 interpolation="nearest")
             axis.set_title(f"layer {layer + 1}", loc="left")
             axis.set_yticks(range(count), result.parts[:count])

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
-                                       ["probe", "--help"], ["bench", "--help"]])
+                                       ["probe", "--help"], ["patch", "--help"], ["bench", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -61,6 +61,12 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (["probe", "disentangled-m4-T64", "--probe", "beta"], "the known ones are recover_transition, recover_beta"),
+        (["patch", "disentangled-m4-T64"], "One of the arguments --hook --sweep is required"),
+        (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
+        (["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"], "a sweep goes over all of them"),
+        (["patch", "disentangled-m4-T64", "--hook", "z", "--out", "a.png"], "--out is for a sweep; add --sweep"),
+        (["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"], "ends in .png, .pdf or .svg"),
+        (["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"], "expected zero, mean, noise, other"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
     ],
 )
@@ -257,3 +263,18 @@ def test_a_constructed_checkpoint_has_no_development(tmp_path, capsys):
     assert main(["construct", "--beta", "9", "--length", "20", "--sequences", "16", "--out", str(tmp_path / "c")]) == 0
     assert main(["probe", str(tmp_path / "c"), "--probe", "trace_development"]) == 2
     assert "has no training history to trace" in capsys.readouterr().err
+
+
+def test_patch_one_place_and_sweep_all(tmp_path, capsys):
+    assert main(["patch", "disentangled-m4-T64", "--hook", "pattern", "--layer", "2", "--position", "-1", "--source",
+                 "construction", "--sequences", "8"]) == 0
+    assert "KL(before ‖ after)" in capsys.readouterr().out
+    figure = tmp_path / "sweep.png"
+    assert main(["patch", "disentangled-m4-T64", "--sweep", "head", "--sequences", "1", "--out", str(figure)]) == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert "position" in capsys.readouterr().out
+    assert main(["patch", "standard-m4-T64", "--sweep", "attn_out", "--sequences", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["values"]) == 3
+    assert main(["patch", "disentangled-m4-T64", "--hook", "z", "--layer", "9"]) == 2
+    assert "layer: expected a layer of 0..2, got 9" in capsys.readouterr().err

@@ -1,19 +1,22 @@
 """What is measured: one function a group, each returning lines of the table."""
 
+import io
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformer_lens import patching
 
 from mtdinterp.bench.measure import Measurement, interleaved_seconds, peak_megabytes
 from mtdinterp.bench.reference import disentangled_forward, standard_forward
 from mtdinterp.checkpoints import load_checkpoint
 from mtdinterp.checks import check_option
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
+from mtdinterp.interventions import patch_sweep
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -245,6 +248,35 @@ def all_probes(quick: bool) -> list[Measurement]:
     return lines
 
 
+def sweep(quick: bool) -> list[Measurement]:
+    """A patch sweep of one pair of sequences, batched, against TransformerLens' one patch at a time."""
+    lines = []
+    for name in ("disentangled-m4-T64", "standard-m4-T64"):
+        checkpoint = load_checkpoint(name)
+        model = checkpoint.model
+        clean, corrupted = (checkpoint.task.sample(1, 64, seed=seed).tokens for seed in (1, 2))
+        with torch.no_grad():
+            _, cache = model.run_with_cache(clean)
+            theirs = {"resid_pre": patching.get_act_patch_resid_pre,
+                      "head": patching.get_act_patch_attn_head_out_by_pos}
+            for kind, one_at_a_time in theirs.items():
+                actions: dict[str, Callable[[], object]] = {
+                    "batched": partial(patch_sweep, model, clean, corrupted, kind),
+                    "one at a time": partial(_silently, one_at_a_time, model, corrupted, cache),
+                }
+                seconds = interleaved_seconds(actions, 1 if quick else 3)
+                ratio = seconds["one at a time"] / seconds["batched"]
+                lines += [Measurement(f"patch sweep over {kind}, {name}", seconds["batched"] * 1e3, "ms"),
+                          Measurement(f"the same over one at a time, {name}", ratio, "× faster", aim=10)]
+    return lines
+
+
+def _silently(one_at_a_time: Callable[..., Tensor], model: LensTransformer, tokens: Tensor, cache: Any) -> Tensor:
+    """TransformerLens' sweep without its progress bar."""
+    with redirect_stderr(io.StringIO()):
+        return one_at_a_time(model, tokens, cache, lambda outputs: outputs[:, -1].mean())
+
+
 def _max_error(estimate: Tensor, truth: Tensor) -> float:
     return (estimate - truth).abs().max().item()
 
@@ -256,6 +288,7 @@ GROUPS: dict[str, Callable[[bool], list[Measurement]]] = {
     "long-step": long_step,
     "hooks": hooks,
     "probes": all_probes,
+    "sweep": sweep,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from mtdinterp.commands.flags import add_json_flag
 from mtdinterp.commands.progress import stages
 
-GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks", "probes")
+GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks", "probes", "sweep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

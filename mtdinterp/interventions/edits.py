@@ -178,7 +178,7 @@ def hooks_for(
     names = [hook_name(model, edit) for edit in edits]
     places = [place_of(model, edit, name, tokens.shape[1]) for edit, name in zip(edits, names, strict=True)]
     seen = _activations(model, tokens, edits, names)
-    return [(name, _hook(edit, place, seen.get(index)))
+    return [(name, _hook(edit, name, place, seen.get(index)))
             for index, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
 
 
@@ -219,17 +219,19 @@ def activations(
     return seen
 
 
-def _hook(edit: Edit, place: tuple[Any, ...], activation: Tensor | None) -> Callable[..., Tensor]:
+def _hook(edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | None) -> Callable[..., Tensor]:
+    position_axis = 2 if name.rsplit(".", 1)[-1] in SCORES else 1
+
     def change(value: Tensor, hook: Any) -> Tensor:
         there = value[place]
         changed = value.clone()
-        changed[place] = _fitting(edit, there, None if activation is None else activation[place])
+        changed[place] = _fitting(edit, there, None if activation is None else activation[place], position_axis)
         return changed
 
     return change
 
 
-def _fitting(edit: Edit, there: Tensor, activation: Tensor | None) -> Tensor:
+def _fitting(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:
     """What the source says, in the shape and type of the place."""
     source = edit.source
     if activation is not None:
@@ -254,8 +256,7 @@ def _fitting(edit: Edit, there: Tensor, activation: Tensor | None) -> Tensor:
     if not (new.dtype.is_floating_point or new.dtype in (torch.int32, torch.int64)):
         raise ValueError(f"source: expected real numbers for {edit.hook}, got {new.dtype}")
     if isinstance(edit.position, int) and new.ndim == there.ndim - 1:
-        new = new.unsqueeze(-2 if there.ndim == 4 and edit.hook.rsplit(".", 1)[-1].removeprefix("hook_") in {
-            kind.removeprefix("hook_") for kind in SCORES} else 1)  # one position may come without its axis
+        new = new.unsqueeze(position_axis)  # one position may come without its axis
     try:
         return new.to(there).expand_as(there)
     except RuntimeError:

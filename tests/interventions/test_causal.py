@@ -1,0 +1,154 @@
+"""Steering, transplants, interchange and circuits: exact on constructions, promised on trained models."""
+
+from statistics import median
+
+import pytest
+import torch
+
+from mtdinterp import load_checkpoint
+from mtdinterp.checkpoint_files import zoo_names
+from mtdinterp.construction import one_step, one_step_standard, two_step
+from mtdinterp.estimators import exact_posterior_mean, predict_next
+from mtdinterp.interventions import (
+    Edge,
+    ablate_edges,
+    dose_response,
+    interchange,
+    minimal_circuit,
+    steer_weights,
+    transplant_attention,
+)
+from mtdinterp.task import MTDTask
+
+LENGTH, BETA = 32, 12.0
+TASK = MTDTask.random(5, 3, seed=0)
+CONSTANTS = (10.0, 8.0, 5.0, 15.0)
+BASE, SOURCE = (TASK.sample(64, LENGTH, seed=seed).tokens for seed in (1, 2))
+BUILDS = {"disentangled": one_step, "standard": one_step_standard}
+
+
+@pytest.fixture(params=BUILDS)
+def model(request):
+    return BUILDS[request.param](TASK.transition, 3, LENGTH, BETA)
+
+
+def test_steering_follows_the_formula(model):
+    vertex = torch.tensor([0.0, 1.0, 0.0])
+    bayes = exact_posterior_mean(TASK.transition, BASE, 3)
+    for weights in (vertex, bayes):
+        expected = predict_next(TASK.transition, BASE, weights.double().expand(64, 3))
+        assert torch.allclose(steer_weights(model, BASE, weights).double(), expected, atol=1e-5)
+    assert torch.allclose(steer_weights(model, BASE, vertex, dose=0.0), model(BASE)[:, -1], atol=1e-6)
+    curve = dose_response(model, TASK, BASE, vertex)
+    assert max(curve.divergence) < 1e-9
+    assert curve.explained > 0.99999
+    assert list(curve.moved) == sorted(curve.moved)
+
+
+def test_steering_refuses_what_are_no_weights(model):
+    with pytest.raises(ValueError, match="weights: expected rows that sum to 1"):
+        steer_weights(model, BASE, torch.tensor([0.5, 0.1, 0.1]))
+    with pytest.raises(ValueError, match=r"weights: expected shape \[lag\] or \[64, lag\]"):
+        steer_weights(model, BASE, torch.full((2, 3), 1 / 3))
+
+
+def test_the_constructions_own_attention_changes_nothing(model):
+    data = TASK.sample(64, LENGTH, seed=3)
+    for layer, source in enumerate(("responsibilities", "uniform", "one_step")):
+        found = transplant_attention(model, TASK, data, layer, source, beta=BETA)
+        assert found.difference == pytest.approx(0, abs=1e-6)
+        assert "no more than chance" in found.summary()
+    other = one_step(TASK.transition, 3, LENGTH, 2.0)
+    assert transplant_attention(model, TASK, data, 2, other).kl_after > found.kl_before + 1e-3
+    with pytest.raises(ValueError, match="source: expected one of responsibilities, uniform, one_step"):
+        transplant_attention(model, TASK, data, 0, "gamma")
+
+
+@pytest.mark.parametrize("variable", ["responsibilities", "mean_responsibilities", "weights"])
+def test_interchange_is_exact_on_one_step(model, variable):
+    found = interchange(model, TASK, BASE, SOURCE, variable)
+    assert found.r2 == pytest.approx(1, abs=1e-5)
+    assert found.kl < 1e-9
+    assert found.control_r2 < 0.5
+    assert found.algorithm.constants == pytest.approx(BETA, rel=1e-3)
+
+
+@pytest.mark.parametrize("variable", ["responsibilities", "mean_responsibilities", "first_weights", "reweighted",
+                                      "weights"])
+def test_interchange_is_exact_on_two_steps(variable):
+    model = two_step(TASK.transition, 3, LENGTH, *CONSTANTS)
+    found = interchange(model, TASK, BASE, SOURCE, variable)
+    assert found.r2 == pytest.approx(1, abs=1e-4)
+    assert found.control_r2 < 0.5
+
+
+def test_interchange_refuses_variables_that_the_algorithm_does_not_have(model):
+    with pytest.raises(ValueError, match="variable: expected one of responsibilities, mean_responsibilities, weights"):
+        interchange(model, TASK, BASE, SOURCE, "first_weights")
+
+
+def test_a_learned_subspace_needs_one_dimension_less_than_there_are_lags():
+    """Weights of three lags have two degrees of freedom."""
+    model = one_step_standard(TASK.transition, 3, LENGTH, BETA)
+    base, source = (TASK.sample(256, LENGTH, seed=seed).tokens for seed in (4, 5))
+    found = {rank: interchange(model, TASK, base, source, learn_rank=rank).learned for rank in (1, 2)}
+    assert found[2].r2 > 0.98 > found[1].r2 + 0.1
+    assert found[2].control_r2 < 0.3
+    assert not model.is_watched
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_interchange_on_the_zoo():
+    names = [name for name in zoo_names() if name.startswith("disentangled") and "T64" in name and "L5" not in name
+             and "paper" not in name]
+    checkpoints = [load_checkpoint(name) for name in names]
+    for variable in ("mean_responsibilities", "weights"):
+        pairs = [[entry.task.sample(128, 64, seed=seed).tokens for seed in (1, 2)] for entry in checkpoints]
+        found = [interchange(entry.model, entry.task, *pair, variable)
+                 for entry, pair in zip(checkpoints, pairs, strict=True)]
+        assert median(entry.r2 for entry in found) >= 0.9
+        assert max(entry.control_r2 for entry in found) < 0.5
+
+
+def test_the_circuit_of_one_step_is_its_own_edges():
+    found = minimal_circuit(one_step(TASK.transition, 3, LENGTH, BETA), BASE[:48], faithfulness=0.9999)
+    assert {str(edge) for edge in found.edges} == {
+        "L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: copies token",
+        "output: L3.token"}
+    assert {str(edge) for edge in found.constant} == {"L1: token·offset", "L2: token·offset", "L3: token·offset"}
+    assert found.faithfulness > 0.9999
+    assert "constant edges" in found.summary()
+
+
+def test_the_circuit_of_two_steps_is_its_own_edges():
+    found = minimal_circuit(two_step(TASK.transition, 3, 16, *CONSTANTS), TASK.sample(24, 16, seed=1).tokens,
+                            faithfulness=0.99999)
+    assert {str(edge) for edge in found.edges} == {
+        "L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: writes lag",
+        "L4: L3.lag·L1.lag", "L4: copies L1.lag", "L5: L2.L1.lag·offset", "L5: L4.L1.lag·offset", "L5: copies token",
+        "output: L5.token"}
+
+
+def test_all_edges_are_the_model_and_cutting_one_is_seen():
+    model = one_step(TASK.transition, 3, LENGTH, BETA)
+    found = minimal_circuit(model, BASE[:16], faithfulness=0.999)
+    kept = ablate_edges(model, BASE[:16], found.edges)
+    assert torch.allclose(kept, model(BASE[:16])[:, -1].double(), atol=1e-5)
+    without = ablate_edges(model, BASE[:16], [edge for edge in found.edges if edge.layer != 1])
+    assert (without - kept).abs().max() > 0.05
+    with pytest.raises(ValueError, match=r"there is no L9: writes lag; the model has L1: token·offset"):
+        ablate_edges(model, BASE[:16], [Edge(9, "lag", "lag")])
+
+
+def test_a_trained_models_circuit_is_the_constructions():
+    checkpoint = load_checkpoint("disentangled-m4-T64")
+    found = minimal_circuit(checkpoint.model, checkpoint.task.sample(32, 64, seed=1).tokens, faithfulness=0.95)
+    own = {"L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: copies token",
+           "output: L3.token"}
+    assert own <= {str(edge) for edge in found.edges}
+    assert len(found.edges) <= 10
+
+
+def test_an_additive_stream_has_no_edges():
+    with pytest.raises(ValueError, match="circuits are over the blocks of a concatenated stream"):
+        minimal_circuit(one_step_standard(TASK.transition, 3, LENGTH, BETA), BASE)

@@ -1,0 +1,169 @@
+"""Edits put exactly what they say where they say, and leave nothing behind."""
+
+import pytest
+import torch
+
+from mtdinterp.construction import one_step
+from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, patch
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.task import MTDTask
+
+TASK = MTDTask.random(3, 2, seed=0)
+
+
+@pytest.fixture(params=["disentangled", "standard"])
+def model(request):
+    torch.manual_seed(0)
+    made = (DisentangledTransformer(DisentangledConfig(vocab_size=3, length=7, d_rel=2, n_heads=(2, 1, 1)))
+            if request.param == "disentangled" else
+            StandardTransformer(StandardConfig(vocab_size=3, length=7, d_model=12, n_heads=2)))
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return made.eval()
+
+
+def single_layer():
+    """One layer on three tokens that copies what it attends to: output = Σ_j A[last, j]·one-hot(y_j)."""
+    made = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=3, n_layers=1, d_rel=1))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.zero_()
+        made.W_U[made.stream["L1.token"]] = torch.eye(3)
+    return made
+
+
+def test_three_by_three_attention_by_hand():
+    made, tokens = single_layer(), torch.tensor([[0, 1, 2]])
+    assert patch(made, tokens, []).before.tolist() == [pytest.approx([1 / 3, 1 / 3, 1 / 3])]
+    row = torch.tensor([0.5, 0.25, 0.25])
+    found = patch(made, tokens, [Edit("pattern", row, layer=0, position=-1)])
+    assert found.after.tolist() == [[0.5, 0.25, 0.25]]
+    assert found.weights_after.tolist() == [[[0.25, 0.25, 0.5]]]  # by offset: the last token first
+    scores = torch.tensor([0.0, 0.0, torch.log(torch.tensor(2.0))])
+    assert patch(made, tokens, [Edit("attn_scores", scores, layer=0, position=2)]).after.tolist() == [
+        pytest.approx([0.25, 0.25, 0.5])]
+    matrix = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0, 1, 0]])
+    assert patch(made, tokens, [Edit("blocks.0.attn.hook_pattern", matrix)]).after.tolist() == [[0, 1, 0]]
+    third = Edit("resid_pre", torch.tensor([0.0, 0, 3]), layer=0, position=1, block="token")
+    assert patch(made, tokens, [third]).after.tolist() == [pytest.approx([1 / 3, 0, 1 + 1 / 3])]
+    assert patch(made, tokens, [Edit("resid_post", "zero", layer=0, block="L1.token")]).after.tolist() == [[0, 0, 0]]
+
+
+def test_edits_apply_in_order_and_together():
+    made, tokens = single_layer(), torch.tensor([[0, 1, 2]])
+    edits = [Edit("pattern", torch.tensor([1.0, 0, 0]), layer=0, position=-1),
+             Edit("pattern", lambda there: 0.5 * there, layer=0, position=-1),
+             Edit("hook_embed", "zero", position=1)]
+    assert patch(made, tokens, edits).after.tolist() == [[0.5, 0, 0]]
+
+
+def test_every_kind_of_source(model):
+    tokens, other = TASK.sample(6, 7, seed=1).tokens, TASK.sample(6, 7, seed=2).tokens
+    _, cache = model.run_with_cache(other)
+    name = "blocks.1.hook_resid_pre"
+    plain = patch(model, tokens, [])
+    given = patch(model, tokens, [Edit(name, cache[name])])
+    assert torch.allclose(patch(model, tokens, [Edit(name, FromRun(other))]).after, given.after, atol=1e-6)
+    # The whole stream before a layer decides everything after it.
+    assert torch.allclose(given.after, model(other)[:, -1], atol=1e-5)
+    mean = patch(model, tokens, [Edit(name, MeanOver(other))])
+    assert torch.allclose(mean.after, patch(model, tokens, [Edit(name, cache[name].mean(0))]).after, atol=1e-6)
+    assert torch.allclose(patch(model, tokens, [Edit(name, Noise(0.0))]).after, plain.after, atol=1e-6)
+    assert torch.equal(patch(model, tokens, [Edit(name, Noise(1.0, seed=3))]).after,
+                       patch(model, tokens, [Edit(name, Noise(1.0, seed=3))]).after)
+    assert torch.allclose(patch(model, tokens, [Edit(name, "zero")]).after,
+                          patch(model, tokens, [Edit(name, 0.0)]).after)
+
+
+def test_another_models_activation():
+    model = one_step(TASK.transition, 2, 7, 5.0)
+    stronger = one_step(TASK.transition, 2, 7, 9.0)
+    tokens = TASK.sample(4, 7, seed=1).tokens
+    found = patch(model, tokens, [Edit("pattern", FromRun(tokens, stronger), layer=2)])
+    assert torch.allclose(found.after, stronger(tokens)[:, -1], atol=1e-6)
+
+
+def test_hook_points_that_need_a_switch_fire_and_are_switched_back(model):
+    tokens = TASK.sample(2, 7, seed=1).tokens
+    for hook in ("result", "q_input", "attn_in"):
+        found = patch(model, tokens, [Edit(hook, "zero", layer=1)])
+        assert not torch.allclose(found.before, found.after)
+    assert not any((model.cfg.use_attn_result, model.cfg.use_split_qkv_input, model.cfg.use_attn_in))
+    with pytest.raises(ValueError, match="exclude each other"):
+        patch(model, tokens, [Edit("attn_in", "zero", layer=0), Edit("q_input", "zero", layer=0)])
+
+
+def test_heads_positions_and_blocks_select_what_they_name(model):
+    tokens = TASK.sample(2, 7, seed=1).tokens
+    seen = {}
+
+    def remember(there):
+        seen["shape"] = tuple(there.shape)
+        return there
+
+    for edit, shape in (
+        (Edit("z", remember, layer=0, head=1, position=slice(2, 5)), (2, 3, 1)),
+        (Edit("pattern", remember, layer=0, head=0, position=[0, 6]), (2, 1, 2, 7)),
+        (Edit("resid_pre", remember, layer=1, position=-1), (2, 1)),
+    ):
+        found = patch(model, tokens, [edit])
+        assert torch.equal(found.before, found.after)
+        assert seen["shape"][: len(shape)] == shape
+
+
+WRONG = {
+    "hook: expected one of": Edit("blocks.7.hook_z", "zero"),
+    "did you mean 'pattern'": Edit("patern", "zero", layer=0),
+    "layer: expected a layer of 0..2, got 3": Edit("z", "zero", layer=3),
+    "position: expected positions of -7..6, got 7": Edit("z", "zero", layer=0, position=7),
+    "selects none of the 7 positions": Edit("z", "zero", layer=0, position=slice(9, 12)),
+    "head: blocks.2.attn.hook_z has heads": Edit("z", "zero", layer=2, head=5),
+    "has no heads": Edit("resid_pre", "zero", layer=0, head=0),
+    "does not show the stream": Edit("pattern", "zero", layer=0, block="token"),
+    "source: expected one of zero": Edit("z", "nothing", layer=0),
+    "which does not fit": Edit("z", torch.zeros(4, 3), layer=0),
+    "expected real numbers": Edit("z", torch.zeros(1, dtype=torch.bool), layer=0),
+    "returned NoneType, not a tensor": Edit("z", lambda there: None, layer=0),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_edits_say_what_exists_and_leave_no_hook(model, message):
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        patch(model, TASK.sample(2, 7, seed=1).tokens, [WRONG[message]])
+    assert not model.is_watched
+
+
+def test_a_block_that_is_not_there_yet_is_refused():
+    made = one_step(TASK.transition, 2, 7, 5.0)
+    tokens = TASK.sample(2, 7, seed=1).tokens
+    with pytest.raises(ValueError, match=r"L2\.L1\.lag does not exist at blocks\.1\.hook_resid_pre; there are token"):
+        patch(made, tokens, [Edit("resid_pre", "zero", layer=1, block="L2.L1.lag")])
+    with pytest.raises(ValueError, match=r"block: expected one of token, L1\.token"):
+        patch(made, tokens, [Edit("resid_pre", "zero", layer=1, block="L9.lag")])
+
+
+def test_an_exception_in_a_callable_leaves_no_hook(model):
+    def broken(there):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        patch(model, TASK.sample(2, 7, seed=1).tokens, [Edit("z", broken, layer=0)])
+    assert not model.is_watched
+
+
+def test_recovered_fraction():
+    made, tokens = single_layer(), torch.tensor([[0, 1, 2]])
+    found = patch(made, tokens, [Edit("pattern", torch.tensor([2 / 3, 1 / 6, 1 / 6]), layer=0, position=-1)])
+    target = torch.tensor([[1.0, 0, 0]])
+    assert found.recovered(lambda outputs: outputs[0, 0], target) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="nothing to recover"):
+        found.recovered(lambda outputs: 1.0, target)
+
+
+def test_unread_blocks_change_nothing():
+    made = one_step(TASK.transition, 2, 7, 5.0)
+    tokens, other = TASK.sample(8, 7, seed=1).tokens, TASK.sample(8, 7, seed=2).tokens
+    for block in ("L1.token", "L1.lag", "L2.token", "L2.L1.token", "L2.lag"):
+        found = patch(made, tokens, [Edit("resid_pre", FromRun(other), layer=2, block=block)])
+        assert (found.after - found.before).abs().max() <= 1e-6
