@@ -61,8 +61,8 @@ def draw_sweep(result: SweepResult, path: Path) -> None:
                                        sharex=True, squeeze=False, layout="constrained",
                                        gridspec_kw={"height_ratios": [max(count, 1) for count in rows]})
         for layer, (axis, count) in enumerate(zip(axes[:, 0], rows, strict=True)):
-            image = axis.imshow(effects[layer, :, :count].T.numpy(), aspect="auto", vmin=-reach, vmax=reach, cmap=CHANGE,
-                                interpolation="nearest")
+            image = axis.imshow(effects[layer, :, :count].T.numpy(), aspect="auto", interpolation="nearest",
+                                vmin=-reach, vmax=reach, cmap=CHANGE)
             axis.set_title(f"layer {layer + 1}", loc="left")
             axis.set_yticks(range(count), result.parts[:count])
             axis.tick_params(length=0)

@@ -1,6 +1,6 @@
 """Change a run and see what follows: patches, sweeps, transplants, steering, interchange, circuits."""
 
-from mtdinterp.interventions.circuit import Circuit, Edge, ablate_edges, minimal_circuit
+from mtdinterp.interventions.circuit import Circuit, Edge, ablate_edges, minimal_circuit, patch_paths
 from mtdinterp.interventions.edits import Edit, FromRun, MeanOver, Noise
 from mtdinterp.interventions.interchange import Interchange, interchange
 from mtdinterp.interventions.patching import PatchResult, patch
@@ -30,6 +30,7 @@ __all__ = [
     "interchange",
     "minimal_circuit",
     "patch",
+    "patch_paths",
     "patch_sweep",
     "steer_weights",
     "transplant_attention",

@@ -8,8 +8,9 @@ In a concatenated stream every use of a block is an edge of its own:
     L2: writes lag       its value table, under the name L2.lag
     output: L3.token     what the read-out takes from a block
 
-An edge that is cut carries its mean over sequences instead (at every position, or pair of positions). An edge whose
-contribution is the same for every sequence is not changed by that at all: such edges are listed apart, as constant.
+An edge that is cut carries its mean over sequences instead (at every position, or pair of positions), or in path
+patching what it carries on other sequences. An edge whose contribution is the same for every sequence is not changed by
+its mean at all: such edges are listed apart, as constant.
 """
 
 from collections.abc import Callable, Iterable
@@ -82,9 +83,7 @@ def minimal_circuit(
     that is left is then tried once more. `progress` is called with edges done and to do.
     """
     faithfulness = check_number("faithfulness", faithfulness, minimum=0)
-    sequence = model.check_tokens(tokens)
-    _check_concatenated(model)
-    runner = _Runner(model, sequence)
+    runner = _Runner(model, model.check_tokens(tokens))
     target = clip_to_distribution(runner.outputs(runner.edges))[0]
 
     def divergence(kept: Iterable[Edge]) -> float:
@@ -112,14 +111,33 @@ def minimal_circuit(
 
 def ablate_edges(model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
     """Outputs at the last position with only these edges, the rest at their means over the sequences."""
-    sequence = model.check_tokens(tokens)
-    _check_concatenated(model)
-    runner = _Runner(model, sequence)
-    wanted = list(kept)
+    runner = _Runner(model, model.check_tokens(tokens))
+    return runner.outputs(_existing(runner, kept))
+
+
+def patch_paths(
+    model: LensTransformer, tokens: ArrayLike, source: ArrayLike, edges: Iterable[Edge]
+) -> Float64[Tensor, "batch vocab"]:
+    """Outputs at the last position when these edges carry what they carry on the source sequences, and no other does.
+
+    Path patching: what comes after an edge follows from what it then carries.
+    """
+    runner = _Runner(model, model.check_tokens(tokens))
+    giver = _Runner(model, model.check_tokens(source), averaged=False)
+    if runner.tokens.shape != giver.tokens.shape:
+        raise ValueError(f"source: expected the tokens' shape {list(runner.tokens.shape)}, got "
+                         f"{list(giver.tokens.shape)}")
+    patched = set(_existing(runner, edges))
+    runner.carried, runner.constant = giver.carried, set()
+    return runner.outputs([edge for edge in runner.edges if edge not in patched])
+
+
+def _existing(runner: "_Runner", edges: Iterable[Edge]) -> list[Edge]:
+    wanted = list(edges)
     for edge in wanted:
-        if edge not in runner.edges:
+        if edge not in runner.carried:
             raise ValueError(f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}")
-    return runner.outputs([*wanted, *runner.constant])
+    return wanted
 
 
 def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
@@ -131,23 +149,21 @@ def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _check_concatenated(model: LensTransformer) -> None:
-    if not hasattr(model, "streams"):
-        raise ValueError("model: circuits are over the blocks of a concatenated stream; in an additive one a block is "
-                         "written by several layers, and an edge has no content of its own")
-
-
 class _Runner:
-    """The model as a sum over edges, with the mean of every edge over the sequences."""
+    """The model as a sum over edges, with what every edge carries: its mean over the sequences, or all of it."""
 
-    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> None:
-        self.model, self.tokens = model, tokens
+    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"], averaged: bool = True) -> None:
+        if not hasattr(model, "streams"):
+            raise ValueError("model: circuits are over the blocks of a concatenated stream; in an additive one a block "
+                             "is written by several layers, and an edge has no content of its own")
+        self.model, self.tokens, self.averaged = model, tokens, averaged
         self.streams = cast(Any, model).streams
         self.edges: list[Edge] = []
         self.constant: set[Edge] = set()
         self.silent: set[Edge] = set()
         """Edges whose weights are zero."""
-        self.means: dict[Edge, Tensor] = {}
+        self.carried: dict[Edge, Tensor] = {}
+        """What an edge that is cut carries instead of its own."""
         with torch.no_grad():
             self._measure()
 
@@ -162,7 +178,7 @@ class _Runner:
             for block, columns in self.model.stream.items():
                 edge = Edge(0, "output", block)
                 total = total + (final[:, columns] @ self.model.W_U[columns].double() if edge in alive
-                                 else self.means[edge])
+                                 else self.carried[edge])
         return total
 
     def _written(self, h: Tensor, layer: int, alive: set[Edge]) -> Float64[Tensor, "batch pos written"]:
@@ -173,19 +189,19 @@ class _Runner:
         table = attn.R_A.double() * masks["position"]
         x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
         scores = content_scores(q, x, position_scores(x, table, h.shape[1]))
-        for edge, mean in self.means.items():
+        for edge, carried in self.carried.items():
             if edge.layer == layer and edge.kind in ("content", "position") and edge not in alive:
-                scores = scores + mean
+                scores = scores + carried
         pattern = causal_softmax(scores)
         copied = gather_values(pattern, x).clone()
         for block, columns in reads.items():
             edge = Edge(layer, "copy", block)
-            if edge not in alive and edge in self.means:
-                copied[..., columns] = self.means[edge]
+            if edge not in alive:
+                copied[..., columns] = self.carried[edge]
         lag = gather_positions(pattern, attn.R_V.double())
         edge = Edge(layer, "lag", "lag")
-        if edge not in alive and edge in self.means:
-            lag = self.means[edge].expand_as(lag)
+        if edge not in alive:
+            lag = self.carried[edge].expand_as(lag)
         return rearrange(torch.cat([copied, lag], dim=-1), "batch pos head d -> batch pos (head d)")
 
     def _masks(self, layer: int, alive: set[Edge]) -> dict[str, Tensor]:
@@ -228,7 +244,7 @@ class _Runner:
         """Remember an edge; its contribution is handed back."""
         self.edges.append(edge)
         mean = contribution.mean(0, keepdim=True)
-        self.means[edge] = mean
+        self.carried[edge] = mean if self.averaged else contribution
         square = contribution.square().mean().item()
         if square == 0:
             self.silent.add(edge)

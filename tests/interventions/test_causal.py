@@ -8,13 +8,14 @@ import torch
 from mtdinterp import load_checkpoint
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.construction import one_step, one_step_standard, two_step
-from mtdinterp.estimators import exact_posterior_mean, predict_next
+from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities, predict_next
 from mtdinterp.interventions import (
     Edge,
     ablate_edges,
     dose_response,
     interchange,
     minimal_circuit,
+    patch_paths,
     steer_weights,
     transplant_attention,
 )
@@ -152,3 +153,19 @@ def test_a_trained_models_circuit_is_the_constructions():
 def test_an_additive_stream_has_no_edges():
     with pytest.raises(ValueError, match="circuits are over the blocks of a concatenated stream"):
         minimal_circuit(one_step_standard(TASK.transition, 3, LENGTH, BETA), BASE)
+
+
+def test_path_patching_moves_one_edge_and_what_follows():
+    """Γ reaches the answer by one edge alone: patching it is the algorithm with the source's Γ."""
+    model = one_step(TASK.transition, 3, LENGTH, BETA)
+    base, source = BASE[:16], SOURCE[:16]
+    mean = mean_responsibilities(TASK.transition, source, 3)
+    expected = predict_next(TASK.transition, base, (BETA * mean).softmax(-1))
+    for edge in (Edge(3, "position", "L2.L1.lag"), Edge(2, "copy", "L1.lag")):
+        assert torch.allclose(patch_paths(model, base, source, [edge]), expected, atol=1e-5)
+    unread = patch_paths(model, base, source, [Edge(2, "copy", "token"), Edge(3, "position", "L1.lag")])
+    assert torch.allclose(unread, model(base)[:, -1].double(), atol=1e-5)
+    everything = patch_paths(model, base, source, [Edge(0, "output", "L3.token")])
+    assert torch.allclose(everything, model(source)[:, -1].double(), atol=1e-5)
+    with pytest.raises(ValueError, match="expected the tokens' shape"):
+        patch_paths(model, base, source[:3], [])
