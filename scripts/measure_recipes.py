@@ -44,7 +44,7 @@ PROMISES = {
 }
 ABLATIONS = {
     "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
-    "cross-entropy-L5": Group(layers=5, seeds=3, changes={"loss": "cross-entropy"}),
+    "cross-entropy-L5": Group(layers=5, seeds=3, changes={"loss": "cross-entropy", "steps": 10_000}),
     "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
     "all-positions": Group(seeds=3, changes={"supervision": "all"}),
 }

@@ -17,12 +17,13 @@ HELD_OUT = HeldOut.prepare(TASK, LENGTH, n_sequences=200)
 TINY = Recipe(steps=30, batch_size=16, learning_rate=1e-2, evaluate_every=10, save_every=10)
 
 
-def disentangled(n_layers=3):
-    return DisentangledTransformer(DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=n_layers))
+def disentangled(n_layers=3, logits=False):
+    return DisentangledTransformer(DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=n_layers,
+                                                      logits=logits))
 
 
-def standard(n_layers=3):
-    return StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=8, n_layers=n_layers))
+def standard(n_layers=3, logits=False):
+    return StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=8, n_layers=n_layers, logits=logits))
 
 
 def trained(model, recipe, seed=0):
@@ -39,10 +40,16 @@ def trained(model, recipe, seed=0):
 def test_the_loss_falls(build, loss, supervision, targets):
     recipe = dataclasses.replace(TINY, steps=150, evaluate_every=50, loss=loss, supervision=supervision,
                                  targets=targets, initialisation="default")
-    trainer = trained(build(), recipe)
+    trainer = trained(build(logits=loss == "cross-entropy"), recipe)
     assert trainer.history[-1]["loss"] < trainer.history[1]["loss"]
     assert trainer.history[-1]["kl"] < trainer.history[0]["kl"]
     assert [entry["step"] for entry in trainer.history] == [0, 50, 100, 150]
+
+
+@pytest.mark.parametrize(("loss", "logits"), [("mse", True), ("cross-entropy", False)])
+def test_a_loss_for_another_kind_of_output_is_refused(loss, logits):
+    with pytest.raises(ValueError, match=f"logits={not logits}: cross-entropy trains logits"):
+        trained(disentangled(logits=logits), dataclasses.replace(TINY, loss=loss))
 
 
 def test_a_tiny_model_beats_uniform_weights():
