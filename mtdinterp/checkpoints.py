@@ -148,7 +148,7 @@ def write_weights(directory: Path, model: LensTransformer, config: Mapping[str, 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(directory / WEIGHTS) as path:
         try:
-            save_file(tensors, path, metadata={CHECKSUMS: json.dumps([_digest(tensors), config_digest(config)])})
+            save_file(tensors, path, metadata={CHECKSUMS: json.dumps([tensors_digest(tensors), config_digest(config)])})
         except SafetensorError as error:
             raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
 
@@ -231,7 +231,7 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     # Other writers leave no checksums, and that is fine.
-    actual = [_digest(tensors), config_digest(config)]
+    actual = [tensors_digest(tensors), config_digest(config)]
     wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
     if wanted[0] != actual[0]:
         raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
@@ -250,7 +250,8 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
     model.load_state_dict(tensors)
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of names and contents."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())

@@ -1,10 +1,12 @@
 """Figures, all in one style: labelled axes, one colour scale a meaning, readable in print and in greyscale."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -22,24 +24,24 @@ STYLE = {
     "svg.hashsalt": "mtdinterp",
 }
 
+PAIR = ("#9ca3af", "#1d4ed8")
+"""Before and after."""
 CHANGE = "RdBu"
-"""For changes: white is none, blue up, red down."""
+"""For changes: white is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
 
 
 @contextmanager
-def styled() -> Iterator[Any]:
-    """matplotlib without a window, in the project's style."""
+def styled(width: float, height: float, path: Path) -> Iterator[Any]:
+    """A figure in the project's style, written to `path` at the end; no window, and nobody else's figures touched."""
     import matplotlib as mpl
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    before = mpl.get_backend()
-    mpl.use("agg")
-    try:
-        with mpl.rc_context(STYLE):
-            yield pyplot
-    finally:
-        pyplot.close("all")
-        mpl.use(before)
+    check_figure_path(path)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
 
 
 def check_figure_path(path: Path) -> Path:
@@ -48,18 +50,16 @@ def check_figure_path(path: Path) -> Path:
     return path
 
 
-def draw_sweep(result: SweepResult, path: Path) -> None:
+def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
     """A heat map for every layer: positions across, blocks or heads down, as colour what a patch does to the metric."""
-    check_figure_path(path)
     n_layers, length, _ = result.values.shape
     rows = [int((~layer.isnan().all(0)).sum()) for layer in result.values]
-    effects = result.values - (result.corrupted if result.direction == "denoise" else result.clean)
+    effects = result.values - result.unpatched
     reach = max(effects.nan_to_num().abs().max().item(), 1e-12)
-    with styled() as pyplot:
-        width = min(14.0, 2.5 + 0.12 * length)
-        figure, axes = pyplot.subplots(n_layers, 1, figsize=(width, 0.9 + 0.22 * sum(rows) + 0.55 * n_layers),
-                                       sharex=True, squeeze=False, layout="constrained",
-                                       gridspec_kw={"height_ratios": [max(count, 1) for count in rows]})
+    width, height = min(14.0, 2.5 + 0.12 * length), 0.9 + 0.22 * sum(rows) + 0.55 * n_layers
+    with styled(width, height, Path(path)) as figure:
+        axes = figure.subplots(n_layers, 1, sharex=True, squeeze=False,
+                               gridspec_kw={"height_ratios": [max(count, 1) for count in rows]})
         for layer, (axis, count) in enumerate(zip(axes[:, 0], rows, strict=True)):
             image = axis.imshow(effects[layer, :, :count].T.numpy(), aspect="auto", interpolation="nearest",
                                 vmin=-reach, vmax=reach, cmap=CHANGE)
@@ -70,5 +70,22 @@ def draw_sweep(result: SweepResult, path: Path) -> None:
         bar = figure.colorbar(image, ax=axes[:, 0], fraction=0.03, pad=0.01)
         bar.set_label(f"change of the metric ({result.corrupted:.3g} corrupted, {result.clean:.3g} clean)")
         figure.suptitle(f"Patching {KINDS[result.kind]}: {DIRECTIONS[result.direction]}", x=0.01, ha="left")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+
+
+def draw_patch(result: PatchResult, path: str | os.PathLike) -> None:
+    """Mean prediction and mean last attention by offset, before and after the edits."""
+    predictions = [outputs.double().mean(0) for outputs in (result.before, result.after)]
+    weights = [attention.double().mean((0, 1)) for attention in (result.weights_before, result.weights_after)]
+    shown = max(6, 1 + max(int((entry > 0.01).nonzero().max()) if (entry > 0.01).any() else 0 for entry in weights))
+    with styled(8.0, 3.0, Path(path)) as figure:
+        left, right = figure.subplots(1, 2)
+        panels = ((left, predictions, len(predictions[0]), "token"),
+                  (right, weights, min(shown, len(weights[0])), "offset from the last position"))
+        for axis, pair, count, name in panels:
+            for shift, values, label, colour in zip((-0.2, 0.2), pair, ("before", "after"), PAIR, strict=True):
+                places = [index + shift for index in range(count)]
+                axis.bar(places, values[:count].numpy(), 0.4, label=label, color=colour)
+            axis.set_xlabel(name)
+        left.set_ylabel("mean prediction")
+        right.set_ylabel("mean attention of the last layer")
+        left.legend(frameon=False)

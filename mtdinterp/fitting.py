@@ -213,6 +213,7 @@ FAMILIES: dict[str, Family] = {
 
 
 @torch_on_one_thread()
+@torch.enable_grad()
 def fit_two_step(
     evidence: Evidence, wanted: Float64[Tensor, "batch vocab"], beta: float | None = None
 ) -> TwoStepConstants:
@@ -276,6 +277,7 @@ class Combination:
 
 
 @torch_on_one_thread()
+@torch.enable_grad()
 def identify_combinations(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], constants: TwoStepConstants
 ) -> tuple[Constants, tuple[Combination, ...]]:

@@ -113,15 +113,12 @@ def compare_attention(
     n_layers, length = len(model.blocks), sequence.shape[1]
     evidence = Evidence(task, sequence)
     name, constants, fitted = _constants(model, evidence)
-    build: Callable[..., LensTransformer] = two_step if name == "two-step" else one_step
-    # A mask that hides whatever the constants are.
-    delta = 100.0 + 2 * sum(map(abs, constants.values()))
-    reference = build(task.transition, task.order, length, **constants, delta=delta)
+    reference = construction_with(task, length, constants)
     # In full, not at the last query alone: positions before it are part of the picture.
     own = attention(model, sequence, patterns=range(n_layers), last_only=False).patterns
     ideal = attention(reference, sequence, patterns=range(len(reference.blocks)), last_only=False).patterns
     layers = [_compare(evidence, layer, n_layers, own[layer].double().mean(1),
-                       ideal[_counterpart(layer, n_layers, len(reference.blocks))].double().mean(1))
+                       ideal[counterpart(layer, n_layers, len(reference.blocks))].double().mean(1))
               for layer in range(n_layers)]
     if n_layers >= 5 and name == "two-step":
         layers[3] = _with_fall(layers[3], model, evidence)
@@ -149,7 +146,13 @@ def _usual_beta(task: MTDTask, length: int) -> float:
     return 10.0 if math.isnan(beta) else beta
 
 
-def _counterpart(layer: int, n_layers: int, n_reference: int) -> int:
+def construction_with(task: MTDTask, length: int, constants: dict[str, float]) -> LensTransformer:
+    """The one-step construction for one constant, the two-step one for four, with a mask that hides all the rest."""
+    build: Callable[..., LensTransformer] = one_step if len(constants) == 1 else two_step
+    return build(task.transition, task.order, length, **constants, delta=100.0 + 2 * sum(map(abs, constants.values())))
+
+
+def counterpart(layer: int, n_layers: int, n_reference: int) -> int:
     """First and last layers answer each other, whatever the depth; between them in order."""
     if layer == n_layers - 1:
         return n_reference - 1

@@ -22,6 +22,7 @@ LAYERS = (
     ("mtdinterp.interventions",),
     ("mtdinterp.figures",),
     ("probes",),
+    ("mtdinterp.report",),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),
     ("mtdinterp.cli", "mtdinterp.__main__"),

@@ -64,7 +64,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["patch", "disentangled-m4-T64"], "One of the arguments --hook --sweep is required"),
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
         (["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"], "a sweep goes over all of them"),
-        (["patch", "disentangled-m4-T64", "--hook", "z", "--out", "a.png"], "--out is for a sweep; add --sweep"),
+        (["patch", "disentangled-m4-T64", "--hook", "z"], "--hook z is a short name: add --layer"),
+        (["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"], "--same-end and --direction are for a sweep"),
         (["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"], "ends in .png, .pdf or .svg"),
         (["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"], "expected zero, mean, noise, other"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
@@ -269,6 +270,10 @@ def test_patch_one_place_and_sweep_all(tmp_path, capsys):
     assert main(["patch", "disentangled-m4-T64", "--hook", "pattern", "--layer", "2", "--position", "-1", "--source",
                  "construction", "--sequences", "8"]) == 0
     assert "KL(before ‖ after)" in capsys.readouterr().out
+    figure = tmp_path / "patch.png"
+    assert main(["patch", "disentangled-m4-T64", "--hook", "hook_embed", "--position", "3", "--out", str(figure)]) == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     figure = tmp_path / "sweep.png"
     assert main(["patch", "disentangled-m4-T64", "--sweep", "head", "--sequences", "1", "--out", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")

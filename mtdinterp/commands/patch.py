@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
+from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, number
 from mtdinterp.commands.progress import stages
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--position", type=int, metavar="P", help="one position (-1 is the last; default: all)")
     place.add_argument("--head", type=at_least(0), metavar="H", help="one head, counted from 0 (default: all)")
     place.add_argument("--block", metavar="NAME", help="one named block of the stream (default: all of it)")
-    place.add_argument("--source", default="zero", metavar="WHAT", type=_source,
+    place.add_argument("--source", metavar="WHAT", type=_source,
                        help=f"{', '.join(SOURCES)}, or a number: what to put there; 'other' is the same place on other "
                             "sequences, 'construction' in the exact construction (zero)")
-    parser.add_argument("--direction", choices=("denoise", "noise"), default="denoise",
+    parser.add_argument("--direction", choices=("denoise", "noise"),
                         help="with --sweep: clean into corrupted, or the other way round (denoise)")
     parser.add_argument("--same-end", action="store_true",
                         help="with --sweep: corrupted sequences end in the clean ones' last tokens, so that only the "
                              "in-context weights differ")
     parser.add_argument("--sequences", type=at_least(1), metavar="N", help="sequences (256; 8 pairs with --sweep)")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of the sequences (0)")
-    parser.add_argument("--out", type=_figure, metavar="FILE", help="with --sweep: draw it there (.png, .pdf, .svg)")
+    parser.add_argument("--out", type=_figure, metavar="FILE", help="draw the result there (.png, .pdf, .svg)")
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
@@ -52,8 +52,8 @@ def _source(text: str) -> str | float:
     if text in SOURCES:
         return text
     try:
-        return float(text)
-    except ValueError:
+        return number()(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected {', '.join(SOURCES)} or a number, got {text!r}") from None
 
 
@@ -68,10 +68,14 @@ def run(options: argparse.Namespace) -> int:
     from mtdinterp.checkpoint_files import find_checkpoint
 
     find_checkpoint(options.checkpoint)  # before anything heavy is imported
-    if options.sweep and any(getattr(options, name) is not None for name in ("layer", "position", "head", "block")):
-        raise ValueError("--layer, --position, --head and --block are for --hook; a sweep goes over all of them")
-    if (options.out or options.same_end) and not options.sweep:
-        raise ValueError(f"--{'out' if options.out else 'same-end'} is for a sweep; add --sweep")
+    place = ("layer", "position", "head", "block", "source")
+    if options.sweep and any(getattr(options, name) is not None for name in place):
+        raise ValueError("--layer, --position, --head, --block and --source are for --hook; "
+                         "a sweep goes over all of them")
+    if options.hook and (options.same_end or options.direction):
+        raise ValueError("--same-end and --direction are for a sweep; add --sweep instead of --hook")
+    if options.hook and "." not in options.hook and options.layer is None and options.hook != "hook_embed":
+        raise ValueError(f"--hook {options.hook} is a short name: add --layer, counted from 0")
     with stages(3 if options.out else 2) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint
@@ -82,11 +86,12 @@ def run(options: argparse.Namespace) -> int:
         result: Any = _sweep(checkpoint, options) if options.sweep else _patch(checkpoint, options)
         if options.out:
             stage("drawing")
-            from mtdinterp.figures import draw_sweep
+            from mtdinterp.figures import draw_patch, draw_sweep
 
-            draw_sweep(result, options.out)
+            (draw_sweep if options.sweep else draw_patch)(result, options.out)
     if options.json:
-        print(json.dumps({"checkpoint": str(checkpoint.path), **to_plain(result)}, indent=1))
+        asked = {name: getattr(options, name) for name in (*place, "hook", "sweep", "same_end", "sequences", "seed")}
+        print(json.dumps({"checkpoint": str(checkpoint.path), "asked": asked, **to_plain(result)}, indent=1))
     else:
         print(f"{checkpoint!r}\n" + (_sweep_table(result) if options.sweep else _patch_table(result)))
     if options.out and not options.json:
@@ -101,7 +106,7 @@ def _patch(checkpoint: "Checkpoint", options: argparse.Namespace) -> "PatchResul
     tokens = task.sample(options.sequences or 256, length, options.seed).tokens
     other = task.sample(len(tokens), length, [options.seed, 1]).tokens
     source: Any = {"mean": MeanOver(other), "noise": Noise(seed=options.seed), "other": FromRun(other)}.get(
-        options.source, options.source)
+        options.source or "zero", options.source or "zero")
     if options.source == "construction":
         source = FromRun(tokens, _construction(checkpoint, tokens))
     return patch(model, tokens, [Edit(options.hook, source, position=options.position, head=options.head,
@@ -111,11 +116,10 @@ def _patch(checkpoint: "Checkpoint", options: argparse.Namespace) -> "PatchResul
 def _construction(checkpoint: "Checkpoint", tokens: Any) -> Any:
     """The exact construction of the checkpoint's architecture and depth, with the β nearest to its predictions."""
     from mtdinterp.construction import one_step, one_step_standard, two_step
-    from mtdinterp.fitting import Evidence
     from mtdinterp.interventions.algorithm import algorithm_of
 
     model, task = checkpoint.model, checkpoint.task
-    constants = algorithm_of(model, Evidence(task, tokens)).constants
+    constants = algorithm_of(model, task, tokens.shape[1]).constants
     if not isinstance(constants, float):
         return two_step(task.transition, task.order, tokens.shape[1], *constants)
     build = one_step_standard if model.config.architecture == "standard" else one_step
@@ -129,7 +133,7 @@ def _sweep(checkpoint: "Checkpoint", options: argparse.Namespace) -> "SweepResul
     clean, corrupted = (task.sample(options.sequences or 8, length, [options.seed, part]).tokens for part in (0, 1))
     if options.same_end:
         corrupted[:, -task.order :] = clean[:, -task.order :]
-    return patch_sweep(checkpoint.model, clean, corrupted, options.sweep, options.direction)
+    return patch_sweep(checkpoint.model, clean, corrupted, options.sweep, options.direction or "denoise")
 
 
 def _patch_table(result: "PatchResult") -> str:
@@ -142,14 +146,9 @@ def _patch_table(result: "PatchResult") -> str:
 
 
 def _sweep_table(result: "SweepResult") -> str:
-    """The strongest places, most recovered (or most damaged) first."""
-    away = result.corrupted if result.direction == "denoise" else result.clean
-    moved = (result.values - away).abs().nan_to_num()
-    ranked = moved.flatten().argsort(descending=True)[:10]
+    """The places whose patch moves the metric most."""
     lines = [result.summary(), "", f"  {'layer':<6} {'position':<9} {'part':<16} metric"]
-    for flat in ranked.tolist():
-        layer, rest = divmod(flat, result.values.shape[1] * result.values.shape[2])
-        position, part = divmod(rest, result.values.shape[2])
+    for layer, position, part in result.strongest(10):
         value = result.values[layer, position, part].item()
         lines.append(f"  {layer + 1:<6} {position:<9} {result.parts[part]:<16} {value:.5f}")
     return "\n".join(lines)

@@ -11,15 +11,17 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.estimators import TwoStepConstants
-from mtdinterp.fitting import Evidence, fit_beta, fit_two_step
+from mtdinterp.fitting import Evidence, fit_beta, fit_two_step, identify_combinations
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import predictions
+from mtdinterp.task import MTDTask
 
 ONE_STEP = ("responsibilities", "mean_responsibilities", "weights")
 TWO_STEP = ("responsibilities", "mean_responsibilities", "first_weights", "reweighted", "weights")
 """Variables in the order they are computed."""
 
 Variables = dict[str, Tensor]
+FITTED_ON, FITTING_SEED = 1024, 31
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Algorithm:
     """One step with its β, or two with their four constants."""
 
     constants: TwoStepConstants | float
+    identified: bool = True
+    """Whether the predictions that the constants were fitted to determine all of them."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -59,9 +63,16 @@ class Algorithm:
         return (self.constants.beta_mean * mean + self.constants.beta_reweighted * values["reweighted"]).softmax(-1)
 
 
-def algorithm_of(model: LensTransformer, evidence: Evidence) -> Algorithm:
-    """The algorithm that the model's depth allows, with the constants that explain its predictions best."""
+def algorithm_of(model: LensTransformer, task: MTDTask, length: int, seed: int = 0) -> Algorithm:
+    """The algorithm that the model's depth allows, with the constants that explain its predictions best.
+
+    They are fitted to sequences of their own. A swap may depend on a combination of the four constants that predictions
+    without swaps do not determine: then `identified` is False.
+    """
+    evidence = Evidence(task, task.sample(FITTED_ON, length, [FITTING_SEED, seed]).tokens)
     given = predictions(model, evidence.tokens)
-    if len(model.blocks) >= 5:
-        return Algorithm(fit_two_step(evidence, given))
-    return Algorithm(float(fit_beta(evidence, given)))
+    if len(model.blocks) < 5:
+        return Algorithm(float(fit_beta(evidence, given)))
+    constants = fit_two_step(evidence, given)
+    _, combinations = identify_combinations(evidence, given, constants)
+    return Algorithm(constants, all(combination.identified for combination in combinations))

@@ -1,6 +1,6 @@
 """Which edges does the output need? A minimal circuit over named blocks, everything else replaced by its mean.
 
-In a concatenated stream every use of a block is an edge of its own:
+In a concatenated stream every use of a block is an edge of its own (all heads of a layer together):
 
     L2: token·L1.lag     what layer 2's content score makes of two blocks, query first
     L2: L1.lag·offset    what its position scores read from a block
@@ -13,7 +13,8 @@ patching what it carries on other sequences. An edge whose contribution is the s
 its mean at all: such edges are listed apart, as constant.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,8 +83,12 @@ def minimal_circuit(
     Edges are cut from the least to the most important alone, as long as the rest is faithful enough, and every edge
     that is left is then tried once more. `progress` is called with edges done and to do.
     """
-    faithfulness = check_number("faithfulness", faithfulness, minimum=0)
+    if not 0 <= check_number("faithfulness", faithfulness) <= 1:
+        raise ValueError(f"faithfulness: expected a share of 0..1, got {faithfulness}")
     runner = _Runner(model, model.check_tokens(tokens))
+    if len(runner.tokens.unique(dim=0)) < 8:
+        raise ValueError(f"tokens: expected at least 8 different sequences to take means over, got "
+                         f"{len(runner.tokens.unique(dim=0))}")
     target = clip_to_distribution(runner.outputs(runner.edges))[0]
 
     def divergence(kept: Iterable[Edge]) -> float:
@@ -106,7 +111,7 @@ def minimal_circuit(
         progress(len(varying) + cut + index + 1, 2 * len(varying))
     reached = divergence(kept)
     return Circuit(tuple(sorted(kept, key=lambda edge: (edge.layer or 99, edge))), tuple(sorted(runner.constant)),
-                   len(runner.edges), 1 - reached / everything if everything > 0 else 1.0, reached, effects)
+                   len(runner.edges), 1 - reached / everything if everything > 0 else math.nan, reached, effects)
 
 
 def ablate_edges(model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
@@ -122,20 +127,20 @@ def patch_paths(
 
     Path patching: what comes after an edge follows from what it then carries.
     """
-    runner = _Runner(model, model.check_tokens(tokens))
-    giver = _Runner(model, model.check_tokens(source), averaged=False)
-    if runner.tokens.shape != giver.tokens.shape:
-        raise ValueError(f"source: expected the tokens' shape {list(runner.tokens.shape)}, got "
-                         f"{list(giver.tokens.shape)}")
-    patched = set(_existing(runner, edges))
-    runner.carried, runner.constant = giver.carried, set()
+    sequence, other = model.check_tokens(tokens), model.check_tokens(source)
+    if sequence.shape != other.shape:
+        raise ValueError(f"source: expected the tokens' shape {list(sequence.shape)}, got {list(other.shape)}")
+    giver = _Runner(model, other, wanted=set(edges))
+    patched = _existing(giver, giver.wanted or ())
+    runner = _Runner(model, sequence, wanted=())
+    runner.carried = giver.carried
     return runner.outputs([edge for edge in runner.edges if edge not in patched])
 
 
 def _existing(runner: "_Runner", edges: Iterable[Edge]) -> list[Edge]:
     wanted = list(edges)
     for edge in wanted:
-        if edge not in runner.carried:
+        if edge not in runner.edges:
             raise ValueError(f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}")
     return wanted
 
@@ -150,13 +155,17 @@ def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
 
 
 class _Runner:
-    """The model as a sum over edges, with what every edge carries: its mean over the sequences, or all of it."""
+    """The model as a sum over edges, with the mean of each over sequences; of `wanted` ones all that they carry."""
 
-    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"], averaged: bool = True) -> None:
+    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"],
+                 wanted: Collection[Edge] | None = None) -> None:
         if not hasattr(model, "streams"):
             raise ValueError("model: circuits are over the blocks of a concatenated stream; in an additive one a block "
                              "is written by several layers, and an edge has no content of its own")
-        self.model, self.tokens, self.averaged = model, tokens, averaged
+        if model.config.d_mlp:
+            raise ValueError("model: its hidden layer before the output mixes all blocks, so the read-out has no "
+                             "edges; circuits are for models without one")
+        self.model, self.tokens, self.wanted = model, tokens, wanted
         self.streams = cast(Any, model).streams
         self.edges: list[Edge] = []
         self.constant: set[Edge] = set()
@@ -179,7 +188,7 @@ class _Runner:
                 edge = Edge(0, "output", block)
                 total = total + (final[:, columns] @ self.model.W_U[columns].double() if edge in alive
                                  else self.carried[edge])
-        return total
+        return self.model.to_probabilities(total)
 
     def _written(self, h: Tensor, layer: int, alive: set[Edge]) -> Float64[Tensor, "batch pos written"]:
         attn = cast(Any, self.model.blocks[layer - 1]).attn
@@ -243,8 +252,12 @@ class _Runner:
     def _note(self, edge: Edge, contribution: Tensor) -> Tensor:
         """Remember an edge; its contribution is handed back."""
         self.edges.append(edge)
+        if self.wanted is not None:
+            if edge in self.wanted:
+                self.carried[edge] = contribution
+            return contribution
         mean = contribution.mean(0, keepdim=True)
-        self.carried[edge] = mean if self.averaged else contribution
+        self.carried[edge] = mean
         square = contribution.square().mean().item()
         if square == 0:
             self.silent.add(edge)

@@ -7,6 +7,7 @@ before the model runs, by what the hook point shows; a wrong name or size is an 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from typing import Any, cast
 
 import numpy as np
@@ -57,7 +58,7 @@ class Noise:
     seed: int = 0
 
 
-Source = str | Tensor | np.ndarray | float | FromRun | MeanOver | Noise | Callable[[Tensor], Tensor]
+Source = str | Tensor | np.ndarray | np.number | float | FromRun | MeanOver | Noise | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +73,10 @@ class Edit:
 
     hook: str
     source: Source
-    position: int | slice | Sequence[int] | None = None
-    head: int | None = None
+    position: int | slice | Sequence[int] | np.integer | np.ndarray | Tensor | None = None
+    head: int | np.integer | None = None
     block: str | None = None
-    layer: int | None = None
+    layer: int | np.integer | None = None
 
 
 def hook_name(model: LensTransformer, edit: Edit) -> str:
@@ -83,10 +84,8 @@ def hook_name(model: LensTransformer, edit: Edit) -> str:
     names = list(model.hook_dict)
     if edit.layer is None:
         return check_option("hook", edit.hook, names)
-    if isinstance(edit.layer, bool) or not isinstance(edit.layer, int) or not -len(model.blocks) <= edit.layer < len(
-            model.blocks):
-        raise ValueError(f"layer: expected a layer of 0..{len(model.blocks) - 1}, got {edit.layer!r}")
-    layer, short = edit.layer % len(model.blocks), edit.hook.removeprefix("hook_")
+    layer = _counted("layer", edit.layer, len(model.blocks), "expected a layer of")
+    short = str(edit.hook).removeprefix("hook_")
     prefix = f"blocks.{layer}."
     here = {name.rsplit("hook_", 1)[1]: name for name in names if name.startswith(prefix)}
     return here[check_option("hook", short, here)]
@@ -97,41 +96,55 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tupl
     kind = name.rsplit(".", 1)[-1]
     position = _position(edit.position, length)
     if kind in SCORES:
-        index: tuple[Any, ...] = (slice(None), _head(model, edit, name), position, slice(None))
+        place: tuple[Any, ...] = (slice(None), _head(model, edit, name), position, slice(None))
     elif kind in BY_HEAD:
-        index = (slice(None), position, _head(model, edit, name), slice(None))
+        place = (slice(None), position, _head(model, edit, name), slice(None))
     else:
         if edit.head is not None:
             raise ValueError(f"head: {name} has no heads; try hook_z, hook_result or hook_pattern of its layer")
-        index = (slice(None), position, slice(None))
+        place = (slice(None), position, slice(None))
     if edit.block is None:
-        return index
+        return place
     if kind not in STREAM_WIDE:
         raise ValueError(f"block: {name} does not show the stream; blocks can be edited at {', '.join(STREAM_WIDE)}")
-    return (*index[:-1], _columns(model, edit.block, name, kind))
+    return (*place[:-1], _columns(model, edit.block, name, kind))
 
 
 def _position(position: Any, length: int) -> Any:
     if position is None:
         return slice(None)
-    if isinstance(position, slice):
-        if len(range(*position.indices(length))) == 0:
-            raise ValueError(f"position: {position} selects none of the {length} positions")
-        return position
-    chosen = [position] if isinstance(position, int) else list(position)
+    try:
+        if isinstance(position, slice):
+            chosen = list(range(length))[position]
+        else:
+            chosen = [index(entry) for entry in np.atleast_1d(np.asarray(position)).tolist()]
+    except (TypeError, ValueError):
+        raise ValueError(f"position: expected an index, a slice or indices of positions, got {position!r}") from None
+    if not chosen:
+        raise ValueError(f"position: {position} selects none of the {length} positions")
     for entry in chosen:
-        if isinstance(entry, bool) or not isinstance(entry, int | np.integer) or not -length <= entry < length:
+        if not -length <= entry < length:
             raise ValueError(f"position: expected positions of {-length}..{length - 1}, got {entry!r}")
-    return torch.tensor([int(entry) % length for entry in chosen])
+    return torch.tensor([entry % length for entry in chosen])
+
+
+def _counted(name: str, value: Any, count: int, what: str) -> int:
+    """An index of `count` things, negative ones from the end."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = count
+    if isinstance(value, bool) or not -count <= number < count:
+        raise ValueError(f"{name}: {what} 0..{count - 1}, got {value!r}")
+    return number % count
 
 
 def _head(model: LensTransformer, edit: Edit, name: str) -> slice:
     n_heads = cast(Any, model.blocks[int(name.split(".")[1])]).attn.n_heads
     if edit.head is None:
         return slice(None)
-    if isinstance(edit.head, bool) or not isinstance(edit.head, int) or not -n_heads <= edit.head < n_heads:
-        raise ValueError(f"head: {name} has heads 0..{n_heads - 1}, got {edit.head!r}")
-    return slice(edit.head % n_heads, edit.head % n_heads + 1)
+    head = _counted("head", edit.head, n_heads, f"{name} has heads")
+    return slice(head, head + 1)
 
 
 def _columns(model: LensTransformer, block: str, name: str, kind: str) -> slice:
@@ -172,36 +185,40 @@ def hooks_for(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"], edits: Sequence[Edit]
 ) -> list[Hook]:
     """One hook an edit, in their order; sources that are runs are run here, once each."""
+    if isinstance(edits, Edit) or not all(isinstance(edit, Edit) for edit in edits):
+        raise ValueError("edits: expected a list of Edit objects")
     for edit in edits:
-        if not isinstance(edit, Edit):
-            raise ValueError(f"edits: expected Edit objects, got {type(edit).__name__}")
+        _check_source(edit.source)
     names = [hook_name(model, edit) for edit in edits]
     places = [place_of(model, edit, name, tokens.shape[1]) for edit, name in zip(edits, names, strict=True)]
     seen = _activations(model, tokens, edits, names)
-    return [(name, _hook(edit, name, place, seen.get(index)))
-            for index, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
+    return [(name, _hook(edit, name, place, seen.get(number)))
+            for number, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
 
 
 def _activations(
     model: LensTransformer, tokens: Tensor, edits: Sequence[Edit], names: Sequence[str]
 ) -> Mapping[int, Tensor]:
-    """What other runs show where an edit wants it, by the edit's number."""
+    """What other runs show at the place of an edit, by the edit's number."""
     wanted: dict[tuple[int, int], list[int]] = {}
-    for index, edit in enumerate(edits):
+    for number, edit in enumerate(edits):
         if isinstance(edit.source, FromRun | MeanOver):
             other = edit.source.model if isinstance(edit.source, FromRun) and edit.source.model is not None else model
-            wanted.setdefault((id(other), id(edit.source.tokens)), []).append(index)
+            wanted.setdefault((id(other), id(edit.source.tokens)), []).append(number)
     seen: dict[int, Tensor] = {}
-    for indices in wanted.values():
-        source = cast(FromRun | MeanOver, edits[indices[0]].source)
+    for numbers in wanted.values():
+        source = cast(FromRun | MeanOver, edits[numbers[0]].source)
         other = source.model if isinstance(source, FromRun) and source.model is not None else model
         given = other.check_tokens(source.tokens)
-        for index in indices:
-            check_option(f"hook of the source's model for edit {index}", names[index], other.hook_dict)
-        cache = activations(other, given, [names[index] for index in indices])
-        for index in indices:
-            value = cache[names[index]]
-            seen[index] = value.mean(0, keepdim=True) if isinstance(edits[index].source, MeanOver) else value
+        if given.shape[1] != tokens.shape[1]:
+            raise ValueError(f"source: expected a run of the same length, {tokens.shape[1]}, got {given.shape[1]}")
+        for number in numbers:
+            check_option(f"hook of the source's model for edit {number}", names[number], other.hook_dict)
+        cache = activations(other, given, [names[number] for number in numbers])
+        for number in numbers:
+            # The place is where the other model has it: its blocks may have other columns.
+            value = cache[names[number]][place_of(other, edits[number], names[number], tokens.shape[1])]
+            seen[number] = value.mean(0, keepdim=True) if isinstance(edits[number].source, MeanOver) else value
     return seen
 
 
@@ -225,10 +242,30 @@ def _hook(edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | No
     def change(value: Tensor, hook: Any) -> Tensor:
         there = value[place]
         changed = value.clone()
-        changed[place] = _fitting(edit, there, None if activation is None else activation[place], position_axis)
+        changed[place] = _fitting(edit, there, activation, position_axis)
         return changed
 
     return change
+
+
+def _check_source(source: Any) -> None:
+    """What can be said of a source before it meets its place."""
+    if isinstance(source, str):
+        check_option("source", source, ("zero",))
+    elif isinstance(source, Noise):
+        check_number("scale", source.scale, minimum=0)
+    elif isinstance(source, Tensor | np.ndarray | np.number | float | int):
+        try:
+            value = torch.as_tensor(source)
+        except (TypeError, RuntimeError, ValueError):
+            raise ValueError(f"source: expected real numbers, got {source!r}"[:200]) from None
+        if value.dtype == torch.bool or value.is_complex():
+            raise ValueError(f"source: expected real numbers, got {value.dtype}")
+        if value.isnan().any():
+            raise ValueError("source: expected numbers, got nan")
+    elif not (isinstance(source, FromRun | MeanOver) or callable(source)):
+        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise or a function, got "
+                         f"{type(source).__name__}")
 
 
 def _fitting(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:
@@ -237,24 +274,18 @@ def _fitting(edit: Edit, there: Tensor, activation: Tensor | None, position_axis
     if activation is not None:
         new: Any = activation
     elif isinstance(source, str):
-        check_option("source", source, ("zero",))
         new = torch.zeros_like(there)
     elif isinstance(source, Noise):
-        scale = check_number("scale", source.scale, minimum=0)
         generator = torch.Generator().manual_seed(source.seed)
         noise = torch.randn(there.shape, generator=generator, dtype=torch.float64).to(there)
-        new = there + scale * there.std() * noise
+        # Scores that are masked are minus infinity, and stay it.
+        new = there + source.scale * there[there.isfinite()].std(unbiased=False) * noise
     elif callable(source):
         new = source(there)
         if not isinstance(new, Tensor):
             raise ValueError(f"source: the function for {edit.hook} returned {type(new).__name__}, not a tensor")
-    elif isinstance(source, Tensor | np.ndarray | float | int):
-        new = torch.as_tensor(source)
     else:
-        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise or a function, got "
-                         f"{type(source).__name__}")
-    if not (new.dtype.is_floating_point or new.dtype in (torch.int32, torch.int64)):
-        raise ValueError(f"source: expected real numbers for {edit.hook}, got {new.dtype}")
+        new = torch.as_tensor(source)
     if isinstance(edit.position, int) and new.ndim == there.ndim - 1:
         new = new.unsqueeze(position_axis)  # one position may come without its axis
     try:

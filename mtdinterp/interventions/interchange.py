@@ -2,11 +2,15 @@
 
 The model runs on a base sequence with one of its sites as it is on a source sequence; the algorithm, with the constants
 recovered from the model, does the same with one of its variables. If the site holds the variable, both outputs move
-alike: R² = 1 - Σ‖Δmodel - Δalgorithm‖² / Σ‖Δalgorithm‖². The control swaps as much at a random place.
+alike: R² = 1 - Σ‖Δmodel - Δalgorithm‖² / Σ‖Δalgorithm‖². Which site is best is decided on half of the pairs; what is
+reported of it comes from the other half.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
 from typing import Any, cast
 
 import torch
@@ -14,7 +18,9 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 from transformer_lens.tools.analysis.interchange import (
     LearnedSubspace,
+    NormMatchedPlacebo,
     SubspaceInterchange,
+    neuron_basis,
     random_basis,
     run_with_intervention,
 )
@@ -26,14 +32,17 @@ from mtdinterp.interventions.edits import Edit, Source, activations, hook_name
 from mtdinterp.interventions.patching import patch
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
+from mtdinterp.readout import sequences
 from mtdinterp.task import MTDTask
 
 LEARNING_STEPS, LEARNING_RATE = 150, 0.05
+RANDOM_PLACES = 5
+"""Draws of the random-site control."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a variable may live: a layer's attention or what it shows of the stream, at some positions."""
+    """Where a variable may live: a layer's attention, what it writes, or a block before it, at some positions."""
 
     hook: str
     layer: int
@@ -61,7 +70,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Interchange:
-    """How well the model's best site for a variable stands in for it."""
+    """How well the model's best site for a variable stands in for it; numbers are from pairs that did not choose it."""
 
     variable: str
     site: str
@@ -69,17 +78,26 @@ class Interchange:
     kl: float
     """Mean KL(algorithm ‖ model), both with the swap."""
     control_r2: float
+    """Of as far a move in random directions at the same point, or of another layer's attention: a random site."""
+    mismatched_r2: float
+    """Of the same site taken from another sequence than the algorithm's source."""
+    mean_r2: float
+    """Of the same site at its mean over sources: what is gained by just forgetting the base's value."""
     sites: dict[str, float]
-    """R² of every site that was tried."""
+    """R² of every site that was tried, on the pairs that chose."""
     algorithm: Algorithm
     learned: Learned | None
 
     def summary(self) -> str:
-        others = ", ".join(f"{name} {r2:.3f}" for name, r2 in self.sites.items() if name != self.site)
         lines = [f"{self.variable}: swapping {self.site} moves the output as the algorithm says with R² {self.r2:.3f} "
-                 f"(control {self.control_r2:.3f}), KL {self.kl:.2e}."]
+                 f"(random place {self.control_r2:.2f}, another source {self.mismatched_r2:.2f}, mean "
+                 f"{self.mean_r2:.2f}), KL {self.kl:.2e}."]
+        others = ", ".join(f"{name} {r2:.2f}" for name, r2 in self.sites.items() if name != self.site)
         if others:
             lines.append(f"  Other sites: {others}.")
+        if not self.algorithm.identified:
+            lines.append("  The algorithm's constants are only partly determined by the model's predictions, and with "
+                         "them its answer.")
         if self.learned is not None:
             lines.append(f"  A learned subspace of rank {self.learned.rank}: R² {self.learned.r2:.3f} on new pairs "
                          f"(control {self.learned.control_r2:.3f}).")
@@ -95,47 +113,56 @@ def interchange(
     `responsibilities` are swapped at a random half of the positions (all of them would be Γ again), everything else at
     the last one. With `learn_rank` a subspace of the stream is trained to hold the variable as well.
     """
-    first, second = model.check_tokens(base), model.check_tokens(source)
+    first, second = (sequences(model, task, tokens, 0, 0, least=4) for tokens in (base, source))
     if first.shape != second.shape:
         raise ValueError(f"source: expected the base tokens' shape {list(first.shape)}, got {list(second.shape)}")
     here, there = Evidence(task, first), Evidence(task, second)
-    algorithm = algorithm_of(model, here)
+    algorithm = algorithm_of(model, task, here.length, seed)
     check_option("variable", variable, algorithm.variables)
+    sites = candidate_sites(model, variable)
+    if not sites:
+        raise ValueError(f"variable: a model of {len(model.blocks)} layers has no site for {variable}")
     generator = torch.Generator().manual_seed(seed)
     n_steps = here.length - task.order
     steps = torch.randperm(n_steps, generator=generator)[: max(1, n_steps // 2)].sort().values
     swapped = _swap(algorithm, here, there, variable, steps)
-    answer, change = algorithm.predict(here, swapped), algorithm.predict(here, swapped) - algorithm.predict(here)
-    positions = (steps + task.order).tolist()
-    tried = {}
-    for site in candidate_sites(model, variable):
-        before, after = _at_site(model, first, second, site, positions)
-        _, controlled = _at_site(model, first, second, site, positions, control=generator)
-        tried[site] = (_r2(after - before, change), _r2(controlled - before, change),
-                       kl_divergence(answer, clip_to_distribution(after)[0]).mean().item())
-    best = max(tried, key=lambda site: tried[site][0])
+    unswapped, answer = algorithm.predict(here), algorithm.predict(here, swapped)
+    swap = _Swap(model, first, second, (steps + task.order).tolist(), generator)
+    half = len(first) // 2
+    choosing, judging = slice(0, half), slice(half, None)
+    moves = {site: swap.change(site) for site in sites}
+    tried = {site: _r2(move[choosing], (answer - unswapped)[choosing]) for site, move in moves.items()}
+    best = max(tried, key=lambda site: round(tried[site], 2))  # of equals the first: the named block
+    wanted = (answer - unswapped)[judging]
+    after = clip_to_distribution((swap.before + moves[best])[judging])[0]
     learned = None
     if learn_rank is not None:
-        learned = _learn(model, first, second, variable, answer, algorithm.predict(here), learn_rank, seed)
-    return Interchange(variable, best.name, tried[best][0], tried[best][2], tried[best][1],
-                       {site.name: found[0] for site, found in tried.items()}, algorithm, learned)
+        learned = _learn(model, first, second, variable, answer, unswapped, learn_rank, seed)
+    return Interchange(
+        variable, best.name, _r2(moves[best][judging], wanted), kl_divergence(answer[judging], after).mean().item(),
+        control_r2=fmean(_r2(move[judging], wanted) for move in swap.random_changes(best)),
+        mismatched_r2=_r2(swap.change(best, lambda value: value.roll(1, 0))[judging], wanted),
+        mean_r2=_r2(swap.change(best, lambda value: value.mean(0, keepdim=True).expand_as(value))[judging], wanted),
+        sites={site.name: found for site, found in tried.items()}, algorithm=algorithm, learned=learned,
+    )
 
 
 def candidate_sites(model: LensTransformer, variable: str) -> list[Site]:
-    """Where the constructions keep the variable, as far as the model has such places."""
-    last = len(model.blocks) - 1
-    blocks, layer, attends = {
-        "responsibilities": (("L1.lag", "responsibilities"), 0, True),
-        "mean_responsibilities": (("L2.L1.lag", "mean_responsibilities"), 1, False),
-        "first_weights": (("L3.lag",), 2, True),
-        "reweighted": (("L4.L1.lag",), 3, False),
-        "weights": ((), last, True),
+    """Where a model of this depth may keep the variable: where the constructions do, and the same in later layers."""
+    n_layers = len(model.blocks)
+    last = n_layers - 1
+    blocks, layers, kinds = {
+        "responsibilities": (("L1.lag", "responsibilities"), [0], ("pattern", "attn_out")),
+        "mean_responsibilities": (("L2.L1.lag", "mean_responsibilities"), range(1, last), ("attn_out",)),
+        "first_weights": (("L3.lag",), range(2, last), ("pattern", "attn_out")),
+        "reweighted": (("L4.L1.lag",), range(2, last), ("attn_out",)),
+        "weights": ((), range(1, n_layers), ("pattern",)),
     }[variable]
     at_last = variable != "responsibilities"
-    sites = [Site("resid_pre", layer + 1, block, at_last) for block in blocks if block in model.stream]
-    sites += [Site("pattern", layer, None, at_last)] if attends else []
-    sites += [Site("attn_out", layer, None, at_last)] if variable != "weights" else []
-    return sites
+    written = {"responsibilities": 0, "mean_responsibilities": 1, "first_weights": 2, "reweighted": 3}
+    sites = [Site("resid_pre", written[variable] + 1, block, at_last) for block in blocks
+             if block in model.stream and written[variable] < last]
+    return sites + [Site(kind, layer, None, at_last) for layer in layers if layer < n_layers for kind in kinds]
 
 
 def _swap(algorithm: Algorithm, here: Evidence, there: Evidence, variable: str, steps: Tensor) -> Variables:
@@ -148,66 +175,82 @@ def _swap(algorithm: Algorithm, here: Evidence, there: Evidence, variable: str, 
     return {variable: value}
 
 
-def _at_site(
-    model: LensTransformer, base: Tensor, source: Tensor, site: Site, positions: Sequence[int],
-    control: torch.Generator | None = None,
-) -> tuple[Float64[Tensor, "batch vocab"], Float64[Tensor, "batch vocab"]]:
-    """Outputs before and after the swap; with a control, of as much at a random place."""
-    edit = Edit(site.hook, "zero", layer=site.layer, block=None if control else site.block,
-                position=-1 if site.at_last else list(positions))
-    name = hook_name(model, edit)
-    taken = activations(model, source, [name])[name]
-    rows = torch.tensor([base.shape[1] - 1] if site.at_last else list(positions))
-    if site.hook == "pattern":
-        new: Source = _shuffled_keys(taken[:, :, rows], rows, control) if control else taken[:, :, rows]
-    elif control is None:
-        new = taken[:, rows][..., model.stream[site.block] if site.block else slice(None)]
-    else:
-        move, target = _random_move(model, site, taken, control), taken[:, rows]
-        new = lambda own: move(own, target)  # noqa: E731
-    found = patch(model, base, [Edit(site.hook, new, layer=site.layer, block=edit.block, position=edit.position)])
-    return found.before.double(), found.after.double()
+class _Swap:
+    """Swaps at sites of a model, between fixed sequences and positions."""
+
+    def __init__(
+        self, model: LensTransformer, base: Tensor, source: Tensor, positions: Sequence[int],
+        generator: torch.Generator,
+    ) -> None:
+        self.model, self.base, self.source, self.generator = model, base, source, generator
+        self.positions = list(positions)
+        self.before = patch(model, base, []).before.double()
+
+    def change(
+        self, site: Site, of: Callable[[Tensor], Tensor] = lambda value: value
+    ) -> Float64[Tensor, "batch vocab"]:
+        """How the prediction moves when the site is as on the source, or as some function of that."""
+        taken = of(self._taken(site, self.source))
+        return self._moved(site, taken[..., self.model.stream[site.block]] if site.block else taken, site.block)
+
+    def random_changes(self, site: Site) -> list[Float64[Tensor, "batch vocab"]]:
+        """The same at random sites: other layers' attention, or as far a move in random directions of the stream."""
+        if site.hook == "pattern":
+            others = [layer for layer in range(len(self.model.blocks)) if layer != site.layer]
+            return [self._moved(site, self._taken(Site("pattern", layer, None, site.at_last), self.source), None)
+                    for layer in others]
+        layer = cast(Any, self.model.blocks[site.layer])
+        exist: slice = layer.reads if site.block else layer.writes
+        columns = self.model.stream[site.block] if site.block else exist
+        taken, width = self._taken(site, self.source), self.model.cfg.d_model
+        reference = SubspaceInterchange(neuron_basis(width, range(columns.start, columns.stop)))
+        rank = min(columns.stop - columns.start, max(1, (exist.stop - exist.start) // 4))
+        changes = []
+        for _ in range(RANDOM_PLACES):
+            basis = torch.zeros(width, rank)
+            seed = int(torch.randint(2**31, (1,), generator=self.generator))
+            basis[exist] = random_basis(exist.stop - exist.start, rank, seed)
+            placebo = NormMatchedPlacebo(reference, basis)
+            changes.append(self._moved(site, partial(_towards, placebo, taken), None))
+        return changes
+
+    def _taken(self, site: Site, tokens: Tensor) -> Tensor:
+        """What the site's hook point shows at the swapped positions."""
+        name = hook_name(self.model, Edit(site.hook, "zero", layer=site.layer))
+        value = activations(self.model, tokens, [name])[name]
+        rows = torch.tensor([tokens.shape[1] - 1] if site.at_last else self.positions)
+        return value[:, :, rows] if site.hook == "pattern" else value[:, rows]
+
+    def _moved(self, site: Site, new: Source, block: str | None) -> Float64[Tensor, "batch vocab"]:
+        edit = Edit(site.hook, new, layer=site.layer, block=block, position=[-1] if site.at_last else self.positions)
+        return patch(self.model, self.base, [edit]).after.double() - self.before
 
 
-def _random_move(
-    model: LensTransformer, site: Site, taken: Tensor, generator: torch.Generator
-) -> SubspaceInterchange:
-    """A swap in random directions of the columns that exist at the site: as many as its block has, or an eighth."""
-    block = cast(Any, model.blocks[site.layer])
-    columns: slice = block.reads if site.block else block.writes
-    width = columns.stop - columns.start
-    rank = model.stream.width_of(site.block) if site.block else max(1, width // 8)
-    basis = torch.zeros(taken.shape[-1], rank).to(taken)
-    basis[columns] = random_basis(width, rank, seed=int(torch.randint(2**31, (1,), generator=generator))).to(taken)
-    return SubspaceInterchange(basis)
-
-
-def _shuffled_keys(pattern: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """The same attention on random keys of those that each query sees."""
-    shuffled = torch.zeros_like(pattern)
-    for index, row in enumerate(rows.tolist()):
-        order = torch.randperm(row + 1, generator=generator)
-        shuffled[:, :, index, : row + 1] = pattern[:, :, index, order]
-    return shuffled
+def _towards(move: NormMatchedPlacebo, taken: Tensor, own: Tensor) -> Tensor:
+    return move(own, taken)
 
 
 def _r2(change: Float64[Tensor, "batch vocab"], wanted: Float64[Tensor, "batch vocab"]) -> float:
-    return 1 - (change - wanted).square().sum().item() / wanted.square().sum().clamp_min(1e-300).item()
+    """Not a number where the algorithm does not move."""
+    total = wanted.square().sum().item()
+    return 1 - (change - wanted).square().sum().item() / total if total > 0 else math.nan
 
 
+@torch.enable_grad()
 def _learn(
     model: LensTransformer, base: Int[Tensor, "batch pos"], source: Int[Tensor, "batch pos"], variable: str,
     answer: Tensor, unswapped: Tensor, rank: int, seed: int,
 ) -> Learned:
     """Train a subspace of the stream at the last position, before the layer that reads the variable, on half the pairs.
 
-    The loss is the squared distance of the outputs from the algorithm's with the swap.
+    The loss is the squared distance of the predictions from the algorithm's with the swap.
     """
     if variable == "responsibilities":
         raise ValueError("learn_rank: a learned subspace is for variables at the last position, not responsibilities")
-    check_count("learn_rank", rank)
     layer = {"mean_responsibilities": 2, "first_weights": 3, "reweighted": 4}.get(variable, len(model.blocks) - 1)
     name, reads = f"blocks.{layer}.hook_resid_pre", cast(Any, model.blocks[layer]).reads
+    if check_count("learn_rank", rank) > reads.stop:
+        raise ValueError(f"learn_rank: expected at most the stream's {reads.stop} dimensions there, got {rank}")
     half, last = len(base) // 2, base.shape[1] - 1
     held = activations(model, source, [name])[name][:, last]
     # What comes before the layer does not change: runs start from the stream that enters it.

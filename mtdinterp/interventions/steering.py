@@ -1,7 +1,9 @@
 """Write weights of one's own where the model keeps its estimate, or another model's attention where it has its own."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -14,7 +16,7 @@ from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.patching import patch
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import attention, predictions
+from mtdinterp.readout import attention, predictions, sequences
 from mtdinterp.task import MTDTask, Sample, predict_next
 
 TRANSPLANTS = {"responsibilities": 0, "uniform": 1, "one_step": 2}
@@ -22,9 +24,9 @@ TRANSPLANTS = {"responsibilities": 0, "uniform": 1, "one_step": 2}
 
 
 def steer_weights(
-    model: LensTransformer, tokens: ArrayLike, weights: ArrayLike, dose: float = 1.0
+    model: LensTransformer, tokens: ArrayLike, weights: ArrayLike, dose: float = 1.0, layer: int = -1
 ) -> Float[Tensor, "batch vocab"]:
-    """The model's output when its last layer attends to the lags with the given weights at the last position.
+    """The model's prediction when a layer (the last) attends to the lags with the given weights at the last position.
 
     `weights` is one vector for all sequences or one each; lag g is offset g-1 there. With a dose below one that share
     of the attention is replaced; 0 is the model as it is.
@@ -42,7 +44,7 @@ def steer_weights(
     def mixed(own: Tensor) -> Tensor:
         return (1 - dose) * own + dose * row.to(own)
 
-    return patch(model, sequence, [Edit("pattern", mixed, position=-1, layer=len(model.blocks) - 1)]).after
+    return patch(model, sequence, [Edit("pattern", mixed, position=-1, layer=layer)]).after
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +53,12 @@ class DoseResponse:
 
     doses: tuple[float, ...]
     divergence: tuple[float, ...]
-    """Mean KL(formula ‖ model): the formula is Σ_g w_g·π[y_{T-g}] with the weights that the model then attends with."""
+    """Mean KL(formula ‖ model): the formula is Σ_g w_g·π[y_{T-g}], with w the given weights mixed with the model's own
+    attention over the lags, normalised."""
     moved: tuple[float, ...]
     """Mean total variation of the output from where it was."""
     explained: float
-    """R² of the outputs' movement by that of the formula, at the largest dose."""
+    """R² of the outputs' movement by the formula's, at the largest dose; not a number where nothing should move."""
 
     def summary(self) -> str:
         rows = [f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}"
@@ -69,8 +72,14 @@ def dose_response(
     doses: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
 ) -> DoseResponse:
     """Steer towards the weights by several doses, and compare with what the formula says."""
-    sequence = model.check_tokens(tokens)
-    wanted = as_distribution("weights", weights, task.order).expand(len(sequence), task.order)
+    sequence = sequences(model, task, tokens, 0, 0, least=1)
+    wanted = as_distribution("weights", weights, task.order)
+    if wanted.shape not in ((task.order,), (len(sequence), task.order)):
+        raise ValueError(f"weights: expected shape [{task.order}] or [{len(sequence)}, {task.order}], got "
+                         f"{list(wanted.shape)}")
+    if not doses:
+        raise ValueError("doses: expected at least one")
+    wanted, doses = wanted.expand(len(sequence), task.order), sorted(doses)
     found = patch(model, sequence, [])
     own = found.weights_before.double().mean(1)[:, : task.order]
     own = own / own.sum(-1, keepdim=True)
@@ -83,7 +92,8 @@ def dose_response(
         divergence.append(kl_divergence(formula, output).mean().item())
         moved.append(0.5 * (output - start).abs().sum(-1).mean().item())
     change, predicted = output - start, formula - formula_start
-    explained = 1 - (change - predicted).square().sum().item() / predicted.square().sum().clamp_min(1e-300).item()
+    total = predicted.square().sum().item()
+    explained = 1 - (change - predicted).square().sum().item() / total if total > 0 else math.nan
     return DoseResponse(tuple(float(dose) for dose in doses), tuple(divergence), tuple(moved), explained)
 
 
@@ -121,7 +131,8 @@ def transplant_attention(
     a model, whose `source_layer` (the same one by default) gives its attention; so the construction can be given a
     trained model's. Layers count from 0.
     """
-    tokens = model.check_tokens(data.tokens)
+    tokens = sequences(model, task, data.tokens, 0, 0, least=1)
+    layer = range(len(model.blocks))[layer] if -len(model.blocks) <= layer < len(model.blocks) else layer
     if isinstance(source, str):
         check_option("source", source, TRANSPLANTS)
         if beta is None:
@@ -131,6 +142,10 @@ def transplant_attention(
     else:
         giver, name, taken = source, "another model's", layer if source_layer is None else source_layer
     pattern = _attention_of(giver, tokens, taken)
+    if not 0 <= layer < len(model.blocks):
+        raise ValueError(f"layer: expected a layer of 0..{len(model.blocks) - 1}, got {layer}")
+    if pattern.shape[1] != cast(Any, model.blocks[layer]).attn.n_heads:
+        pattern = pattern.mean(1, keepdim=True)  # no head answers another: every one gets the mean
     found = patch(model, tokens, [Edit("pattern", pattern, layer=layer)])
     before, after = (kl_divergence(data.next_probs, clip_to_distribution(outputs)[0])
                      for outputs in (found.before, found.after))
@@ -139,8 +154,8 @@ def transplant_attention(
     return Transplant(layer, name, before.mean().item(), after.mean().item(), stderr)
 
 
-def _attention_of(model: LensTransformer, tokens: Tensor, layer: int) -> Float64[Tensor, "batch 1 query key"]:
-    """A layer's attention on the tokens, mean over heads: what every head of another layer may be given."""
+def _attention_of(model: LensTransformer, tokens: Tensor, layer: int) -> Float64[Tensor, "batch head query key"]:
+    """A layer's attention on the tokens."""
     if not 0 <= layer < len(model.blocks):
         raise ValueError(f"source_layer: expected a layer of 0..{len(model.blocks) - 1}, got {layer}")
-    return attention(model, tokens, patterns=[layer], last_only=False).patterns[layer].double().mean(1, keepdim=True)
+    return attention(model, tokens, patterns=[layer], last_only=False).patterns[layer].double()

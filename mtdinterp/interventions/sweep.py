@@ -48,14 +48,23 @@ class SweepResult:
     corrupted: float
     """The metric without patches."""
 
+    @property
+    def unpatched(self) -> float:
+        """The metric of the run that patches go into."""
+        return self.corrupted if self.direction == "denoise" else self.clean
+
+    def strongest(self, count: int = 1) -> list[tuple[int, int, int]]:
+        """Places whose patch moves the metric most: layer, position and part, counted from 0."""
+        moved = (self.values - self.unpatched).abs().nan_to_num(-1)
+        order = moved.flatten().argsort(descending=True, stable=True)[:count]
+        return [tuple(int(i) for i in torch.unravel_index(flat, moved.shape)) for flat in order]  # type: ignore[misc]
+
     def summary(self) -> str:
-        flat = self.values.nan_to_num(nan=-torch.inf if self.clean > self.corrupted else torch.inf)
-        towards_clean = self.direction == "denoise"
-        best = flat.argmax() if (self.clean > self.corrupted) == towards_clean else flat.argmin()
-        layer, position, part = (int(i) for i in torch.unravel_index(best, self.values.shape))
+        layer, position, part = self.strongest()[0]
         place = f"layer {layer + 1}, position {position}" + (f", {self.parts[part]}" if self.parts != ("all",) else "")
         return (f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {self.clean:.4g} clean and "
-                f"{self.corrupted:.4g} corrupted; the strongest patch is {place}: {self.values.flatten()[best]:.4g}.")
+                f"{self.corrupted:.4g} corrupted; the strongest patch is {place}: "
+                f"{self.values[layer, position, part].item():.4g}.")
 
 
 def patch_sweep(
@@ -149,7 +158,8 @@ def _through(
         patched = stream.repeat(len(some), 1, 1)
         for row, (position, part) in enumerate(some):
             patched[row * batch : (row + 1) * batch, position] += changes[part][:, position]
-        found = model.to_probabilities(model.run_layers(patched, layer, last_only=True, watched=False)[:, -1])
+        found = model.run_layers(patched, layer, last_only=True, watched=model.is_watched)[:, -1].double()
+        found = model.to_probabilities(found)
         for row, (position, _) in enumerate(some):
             outputs[position].append(found[row * batch : (row + 1) * batch])
     return outputs

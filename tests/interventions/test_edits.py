@@ -1,11 +1,12 @@
 """Edits put exactly what they say where they say, and leave nothing behind."""
 
+import numpy as np
 import pytest
 import torch
 
 from mtdinterp.construction import one_step
 from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, patch
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer, new_model
 from mtdinterp.task import MTDTask
 
 TASK = MTDTask.random(3, 2, seed=0)
@@ -121,6 +122,10 @@ WRONG = {
     "has no heads": Edit("resid_pre", "zero", layer=0, head=0),
     "does not show the stream": Edit("pattern", "zero", layer=0, block="token"),
     "source: expected one of zero": Edit("z", "nothing", layer=0),
+    "position: expected an index, a slice or indices": Edit("z", "zero", layer=0, position=np.array([1.5])),
+    "selects none": Edit("z", "zero", layer=0, position=[]),
+    "expected numbers, got nan": Edit("z", float("nan"), layer=0),
+    "a run of the same length, 7, got 5": Edit("z", FromRun(TASK.sample(2, 5, seed=1).tokens), layer=0),
     "which does not fit": Edit("z", torch.zeros(4, 3), layer=0),
     "expected real numbers": Edit("z", torch.zeros(1, dtype=torch.bool), layer=0),
     "returned NoneType, not a tensor": Edit("z", lambda there: None, layer=0),
@@ -167,3 +172,30 @@ def test_unread_blocks_change_nothing():
     for block in ("L1.token", "L1.lag", "L2.token", "L2.L1.token", "L2.lag"):
         found = patch(made, tokens, [Edit("resid_pre", FromRun(other), layer=2, block=block)])
         assert (found.after - found.before).abs().max() <= 1e-6
+
+
+def test_another_layout_is_read_at_its_own_columns():
+    """The same block has other columns where lag blocks are wider."""
+    torch.manual_seed(0)
+    narrow, wide = (new_model("disentangled", 3, 7, d_rel=d_rel) for d_rel in (2, 4))
+    tokens = TASK.sample(4, 7, seed=1).tokens
+    held = wide.run_with_cache(tokens)[1]["blocks.2.hook_resid_pre"][..., wide.stream["L2.token"]]
+    by_run, by_hand = (patch(narrow, tokens, [Edit("resid_pre", source, layer=2, block="L2.token")]).after
+                       for source in (FromRun(tokens, wide), held))
+    assert torch.equal(by_run, by_hand)
+
+
+def test_noise_spares_what_is_masked(model):
+    tokens = TASK.sample(4, 7, seed=1).tokens
+    found = patch(model, tokens, [Edit("attn_scores", Noise(), layer=0)])
+    assert found.after.isfinite().all()
+    assert not torch.equal(found.before, found.after)
+
+
+def test_numpy_and_torch_indices_are_fine(model):
+    tokens = TASK.sample(2, 7, seed=1).tokens
+    expected = patch(model, tokens, [Edit("z", "zero", layer=0, position=[1, 3])]).after
+    for position in (np.array([1, 3]), torch.tensor([1, 3]), slice(1, 4, 2), slice(3, 0, -2)):
+        assert torch.equal(patch(model, tokens, [Edit("z", "zero", layer=0, position=position)]).after, expected)
+    assert torch.equal(patch(model, tokens, [Edit("z", "zero", layer=np.int64(0), position=np.int64(3))]).after,
+                       patch(model, tokens, [Edit("z", "zero", layer=-3, position=-4)]).after)

@@ -64,3 +64,24 @@ def test_wrong_arguments_are_named(pair):
         patch_sweep(model, clean, corrupted, direction="both")
     with pytest.raises(ValueError, match="expected the clean tokens' shape"):
         patch_sweep(model, clean, corrupted[:1])
+
+
+def test_summaries_name_a_place_that_exists(pair):
+    model, clean, corrupted = pair
+    for direction in ("denoise", "noise"):
+        assert "nan" not in patch_sweep(model, clean, corrupted, "block", direction).summary()
+
+
+def test_hooks_of_ones_own_act_in_patched_runs_too(pair):
+    model, clean, corrupted = pair
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", lambda value, hook: 0 * value)]):
+        found = patch_sweep(model, clean, corrupted, "resid_pre", metric=metric)
+        alone = patch(model, corrupted, [Edit("resid_pre", FromRun(clean), layer=0, position=3)])
+    assert found.values[0, 3, 0].item() == pytest.approx(metric(alone.after).item(), abs=1e-6)
+
+
+def test_a_metric_may_be_a_plain_vector(pair):
+    model, clean, corrupted = pair
+    vector = torch.arange(5, dtype=torch.float64)
+    found = patch_sweep(model, clean, corrupted, "attn_out", metric=lambda outputs: (outputs @ vector).mean())
+    assert found.values.isfinite().all()

@@ -1,0 +1,160 @@
+"""Everything a report says about one checkpoint, measured once: probes, interventions, scores and pictures' data."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import probes
+from mtdinterp.checkpoints import Checkpoint, tensors_digest
+from mtdinterp.fitting import FAMILIES, Evidence
+from mtdinterp.interventions import (
+    Circuit,
+    DoseResponse,
+    Interchange,
+    SweepResult,
+    Transplant,
+    dose_response,
+    interchange,
+    minimal_circuit,
+    patch_sweep,
+    transplant_attention,
+)
+from mtdinterp.interventions.algorithm import ONE_STEP, TWO_STEP
+from mtdinterp.metrics import Score, score
+from mtdinterp.readout import attention, predictions
+from mtdinterp.training.evaluation import held_out_data
+from probes.compare_attention import construction_with, counterpart
+
+MAP_POSITIONS = 64
+"""Attention maps show at most this many of the last positions."""
+TUNING_SEED, PAIR_SEEDS = (11, 0), (12, 13)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """One layer's attention on the report's sequence, and the construction's next to it."""
+
+    layer: int
+    own: Float[Tensor, "query key"]
+    ideal: Float[Tensor, "query key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What was measured; `verdict` says what it means."""
+
+    name: str
+    checkpoint: Checkpoint
+    seed: int
+    model_score: Score
+    """KL(truth ‖ model) on the held-out sequences of the task and length."""
+    estimators: dict[str, Score]
+    """The same of every estimator, its constants tuned to the truth on other sequences."""
+    transition: probes.TransitionRecovery
+    beta: probes.BetaRecovery
+    attention: probes.AttentionComparison
+    latents: probes.LatentDecoding
+    algorithm: probes.AlgorithmIdentification
+    development: probes.Development | None
+    interchanges: dict[str, Interchange]
+    steering: DoseResponse
+    transplants: tuple[Transplant, ...]
+    sweep: SweepResult
+    circuit: Circuit | None
+    """Only for three layers of a concatenated stream: more have too many edges to try one by one."""
+    maps: tuple[AttentionMap, ...]
+    tokens: tuple[int, ...]
+    """The sequence of the maps, as far as they show it."""
+    weights_hash: str
+
+    @property
+    def kl_ratio(self) -> float:
+        """KL of the model over that of tuned one-step mirror descent."""
+        return self.model_score.kl / self.estimators["one_step"].kl if self.estimators["one_step"].kl > 0 else math.nan
+
+
+STAGES = ("scores", "transition matrix", "β", "attention", "latents", "algorithm", "interventions", "circuit")
+
+
+def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] = lambda name: None) -> Findings:
+    """Measure everything; `stage` is told what comes next."""
+    model, task = checkpoint.model, checkpoint.task
+    length = model.config.length
+    stage("scores")
+    data = held_out_data(task, length, n_sequences=1024 if length <= 128 else 256)
+    model_score = score(data.next_probs, predictions(model, data.tokens))
+    estimators = _estimators(checkpoint, data)
+    stage("transition matrix")
+    transition = probes.recover_transition(model, task, seed=seed)
+    stage("β")
+    beta = probes.recover_beta(model, task, seed=seed)
+    stage("attention")
+    compared = probes.compare_attention(model, task, seed=seed)
+    maps, tokens = _maps(checkpoint, compared, seed)
+    stage("latents")
+    latents = probes.decode_latents(model, task, seed=seed)
+    stage("algorithm")
+    algorithm = probes.identify_algorithm(model, task, n_sequences=1024 if length <= 128 else 256, seed=seed)
+    stage("interventions")
+    some = 128 if length <= 64 else 32
+    base, source = (task.sample(some, length, seed=[part, seed]).tokens for part in PAIR_SEEDS)
+    variables = () if model.config.n_layers < 3 else ONE_STEP if model.config.n_layers < 5 else TWO_STEP
+    interchanges = {variable: interchange(model, task, base, source, variable, seed=seed) for variable in variables}
+    corrupted = source[:8].clone()
+    corrupted[:, -task.order :] = base[:8, -task.order :]
+    fresh = task.sample(some, length, seed=[PAIR_SEEDS[1], seed, 1])
+    last = model.config.n_layers - 1
+    places = {0: "responsibilities", 1: "uniform", last: "one_step"} if last >= 2 else {}
+    transplants = tuple(transplant_attention(model, task, fresh, layer, name) for layer, name in places.items())
+    vertex = torch.eye(task.order, dtype=torch.float64)[0]
+    stage("circuit")
+    circuit = None
+    if model.config.n_layers == 3 and hasattr(model, "streams"):
+        circuit = minimal_circuit(model, base[: 32 if length <= 64 else 8], faithfulness=0.95)
+    return Findings(
+        name=checkpoint.path.name, checkpoint=checkpoint, seed=seed, model_score=model_score, estimators=estimators,
+        transition=transition, beta=beta, attention=compared, latents=latents, algorithm=algorithm,
+        development=probes.trace_development(checkpoint) if checkpoint.history else None,
+        interchanges=interchanges, steering=dose_response(model, task, base, vertex), transplants=transplants,
+        sweep=patch_sweep(model, base[:8], corrupted), circuit=circuit, maps=maps, tokens=tokens,
+        weights_hash=tensors_digest(model.state_dict())[:16],
+    )
+
+
+def _estimators(checkpoint: Checkpoint, data: Any) -> dict[str, Score]:
+    """Every family tuned to the truth on sequences of their own, scored on the held-out ones."""
+    task = checkpoint.task
+    tuning = task.sample(1000, data.tokens.shape[1], TUNING_SEED)
+    fitting, held = Evidence(task, tuning.tokens), Evidence(task, data.tokens)
+    scores = {}
+    for name, family in FAMILIES.items():
+        try:
+            weights = family.weights(held, family.fit(fitting, tuning.next_probs))
+        except (ValueError, RuntimeError):  # many lags on long sequences, or a prior that has no such rate
+            continue
+        if weights.isfinite().all():
+            scores[name] = score(data.next_probs, held.predict(weights))
+    return scores
+
+
+def _maps(
+    checkpoint: Checkpoint, compared: probes.AttentionComparison, seed: int
+) -> tuple[tuple[AttentionMap, ...], tuple[int, ...]]:
+    """Attention of every layer on one sequence, the model's and the construction's, over the last positions."""
+    model, task = checkpoint.model, checkpoint.task
+    tokens = task.sample(1, model.config.length, seed=[21, seed]).tokens
+    reference = construction_with(task, tokens.shape[1], compared.constants)
+    layers = range(len(model.blocks))
+    own = attention(model, tokens, patterns=layers, last_only=False).patterns
+    ideal = attention(reference, tokens, patterns=range(len(reference.blocks)), last_only=False).patterns
+    shown = slice(-min(MAP_POSITIONS, tokens.shape[1]), None)
+    others = [counterpart(layer, len(layers), len(reference.blocks)) for layer in layers]
+    maps = tuple(AttentionMap(layer + 1, own[layer][0].double().mean(0)[shown, shown],
+                              ideal[other][0].double().mean(0)[shown, shown])
+                 for layer, other in zip(layers, others, strict=True))
+    return maps, tuple(tokens[0, shown].tolist())
