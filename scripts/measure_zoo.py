@@ -60,7 +60,8 @@ def algorithm_table(checkpoints: dict[str, Checkpoint]) -> None:
 
 
 def interchange_table(checkpoints: dict[str, Checkpoint]) -> None:
-    print("| model | γ (control) | Γ (control) | weights (control) | w¹ | Γ² |")
+    """R² at the best site, and in brackets of a random site, of another source and of the site's mean."""
+    print("| model | γ | Γ | weights | w¹ | Γ² |")
     print("|---|---|---|---|---|---|")
     best: dict[str, list[float]] = {"mean_responsibilities": [], "weights": []}
     for name, entry in checkpoints.items():
@@ -73,7 +74,8 @@ def interchange_table(checkpoints: dict[str, Checkpoint]) -> None:
                 cells.append("—")
                 continue
             found = interchange(entry.model, entry.task, *pair, variable)
-            cells.append(f"{found.r2:.3f} ({found.control_r2:.2f})")
+            cells.append(f"**{found.r2:.3f}** ({found.control_r2:.2f}, {found.mismatched_r2:.2f}, {found.mean_r2:.2f}) "
+                         f"{found.site}")
             if variable in best and entry.model.config.architecture == "disentangled":
                 best[variable].append(found.r2)
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

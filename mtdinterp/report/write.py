@@ -1,0 +1,37 @@
+"""A report on disk: the page, and every number of it as JSON next to it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mtdinterp.report.collect import Findings
+from mtdinterp.report.page import render
+from mtdinterp.report.verdict import judge
+from mtdinterp.results import to_plain
+
+
+def write_report(findings: Sequence[Findings], path: Path, command: str = "") -> tuple[Path, Path]:
+    """Write report.html and, with the same name, report.json; both paths."""
+    verdicts = [judge(entry) for entry in findings]
+    numbers = [as_numbers(entry, to_plain(verdict)) for entry, verdict in zip(findings, verdicts, strict=True)]
+    target = path.with_suffix(".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(findings, verdicts, command))
+    target.write_text(json.dumps(numbers[0] if len(numbers) == 1 else {"models": numbers}, indent=1) + "\n")
+    return path, target
+
+
+def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
+    """Everything that was measured, under the names that the page uses."""
+    return {
+        "name": entry.name,
+        "seed": entry.seed,
+        "weights_sha256": entry.weights_hash,
+        "model": entry.checkpoint.model.config.to_dict(),
+        "verdict": verdict,
+        "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators)},
+        **{name: to_plain(getattr(entry, name)) for name in (
+            "transition", "beta", "attention", "latents", "algorithm", "development", "interchanges", "steering",
+            "transplants", "sweep", "circuit")},
+    }
