@@ -89,7 +89,8 @@ def render(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: s
 def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> str:
     rows = [(entry.name, WORDS.get(verdict.algorithm, verdict.algorithm), verdict.branch,
              f"{entry.model_score.kl:.5f}", f"{verdict.kl_ratio:.3f}",
-             f"{entry.beta.output:.2f} ({entry.beta.optimal:.2f})", f"{entry.transition.row_kl['attention']:.4f}", f"{entry.transition.row_kl['output']:.4f}")
+             f"{entry.beta.output:.2f} ({entry.beta.optimal:.2f})",
+             *(f"{entry.transition.row_kl[name]:.4f}" for name in ("attention", "output")))
             for entry, verdict in zip(findings, verdicts, strict=True)]
     header = ("model", "algorithm", "branch", "KL", "over one-step", "β by output (optimum)", "π by attention",
               "by output")
