@@ -21,7 +21,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
-                                       ["probe", "--help"], ["patch", "--help"], ["bench", "--help"]])
+                                       ["probe", "--help"], ["patch", "--help"], ["report", "--help"],
+                                       ["bench", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -68,6 +69,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"], "--same-end and --direction are for a sweep"),
         (["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"], "ends in .png, .pdf or .svg"),
         (["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"], "expected zero, mean, noise, other"),
+        (["report", "nowhere"], "nowhere: no such checkpoint directory"),
+        (["report", "disentangled-m4-T64", "-o", "a.pdf"], "expected a file that ends in .html"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
     ],
 )
