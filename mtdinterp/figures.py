@@ -8,26 +8,7 @@ from typing import Any
 
 from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
-
-FORMATS = (".png", ".pdf", ".svg")
-STYLE = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#555555",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "figure.dpi": 110,
-    "savefig.dpi": 200,
-    "image.cmap": "cividis",
-    "svg.hashsalt": "mtdinterp",
-}
-
-PAIR = ("#9ca3af", "#1d4ed8")
-"""Before and after."""
-CHANGE = "RdBu"
-"""For changes: white is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
+from mtdinterp.style import CHANGE, MATPLOTLIB, PAIR, check_figure_path
 
 
 @contextmanager
@@ -37,17 +18,11 @@ def styled(width: float, height: float, path: Path) -> Iterator[Any]:
     from matplotlib.figure import Figure
 
     check_figure_path(path)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-
-
-def check_figure_path(path: Path) -> Path:
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: expected a figure's name that ends in {', '.join(FORMATS)}")
-    return path
 
 
 def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
@@ -88,4 +63,4 @@ def draw_patch(result: PatchResult, path: str | os.PathLike) -> None:
             axis.set_xlabel(name)
         left.set_ylabel("mean prediction")
         right.set_ylabel("mean attention of the last layer")
-        left.legend(frameon=False)
+        left.legend()

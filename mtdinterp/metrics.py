@@ -53,3 +53,13 @@ def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
     divergence = kl_divergence(truth, prediction)
     stderr = divergence.std().item() / len(divergence) ** 0.5 if len(divergence) > 1 else float("nan")
     return Score(divergence.mean().item(), stderr, clipped.mean().item())
+
+
+def bootstrap_interval(
+    values: Float64[Tensor, " batch"], level: float = 0.95, n_resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean under resampling of sequences."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(values), (n_resamples, len(values)), generator=generator)
+    low, high = values[drawn].mean(1).quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
+    return low.item(), high.item()

@@ -15,22 +15,13 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.fitting import FAMILIES, RESOLUTION, Constants, Evidence, bootstrap_interval, explained
+from mtdinterp.fitting import FAMILIES, RESOLUTION, WORDS, Constants, Evidence, explained
+from mtdinterp.metrics import bootstrap_interval
 from mtdinterp.models import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import predictions, sequences
 from mtdinterp.task import MTDTask
 
-WORDS = {
-    "uniform": "uniform weights",
-    "one_step": "one step of mirror descent",
-    "one_step_theory": "one step of mirror descent at the first-order rate",
-    **{f"mirror_descent_{steps}": f"{steps} steps of mirror descent" for steps in (2, 3, 4, 5)},
-    "maximum_likelihood": "maximum likelihood",
-    "entropic": "entropy-regularised maximum likelihood",
-    "exact_bayes": "the exact posterior mean",
-    "two_step_construction": "the two-step construction",
-}
 PRICE = 1.15
 """What constants cost: a family must be nearer by this factor for each one beyond the first. Without it four constants
 always win on a trained model, since they find some quirk of it that one constant does not."""

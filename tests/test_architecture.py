@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
-    ("mtdinterp.checks", "mtdinterp.checkpoint_files", "mtdinterp.results"),
+    ("mtdinterp.checks", "mtdinterp.checkpoint_files", "mtdinterp.results", "mtdinterp.style"),
     ("mtdinterp.native",),
     ("mtdinterp.sampling", "mtdinterp.metrics"),
     ("mtdinterp.task",),

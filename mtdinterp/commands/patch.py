@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, number
 from mtdinterp.commands.progress import stages
+from mtdinterp.style import check_figure_path
 
 if TYPE_CHECKING:
     from mtdinterp.checkpoints import Checkpoint
@@ -58,10 +59,10 @@ def _source(text: str) -> str | float:
 
 
 def _figure(text: str) -> Path:
-    path = Path(not_empty(text)).expanduser()
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .png, .pdf or .svg, got {text!r}")
-    return path
+    try:
+        return check_figure_path(Path(not_empty(text)).expanduser())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(options: argparse.Namespace) -> int:

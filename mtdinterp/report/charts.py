@@ -7,13 +7,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-MODEL, ONE_STEP, BAYES, UNIFORM, OTHER = "#c2410c", "#1d4ed8", "#111827", "#9ca3af", "#60a5fa"
-COLOURS = {"model": MODEL, "one_step": ONE_STEP, "exact_bayes": BAYES, "uniform": UNIFORM}
-INK, FAINT = "#333333", "#d4d4d8"
+from mtdinterp.style import FAINT, INK, LOOKS, SEQUENTIAL
 
-
-def colour_of(name: str) -> str:
-    return COLOURS.get(name, OTHER)
+MODEL, ONE_STEP = LOOKS["model"].colour, LOOKS["one_step"].colour
 
 
 def svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
@@ -42,7 +38,7 @@ def bars(rows: Sequence[tuple[str, str, float, float]], label: str, unit: str) -
         if not math.isfinite(value):
             continue
         length = wide * value / largest
-        parts.append(mark(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="16" fill="{colour_of(key)}"',
+        parts.append(mark(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="16" fill="{LOOKS[key].colour}"',
                           f"{words}: {value:.5f} ± {error:.5f}"))
         low, high = (left + wide * max(0.0, value + sign * error) / largest for sign in (-1, 1))
         parts.append(f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y + 8}" y2="{y + 8}" stroke="{INK}"/>')
@@ -143,5 +139,5 @@ def matrix(values: Sequence[Sequence[float]], title: str, subtitle: str, largest
 
 def shade(share: float) -> str:
     """White to dark blue, evenly in lightness."""
-    low, high = (255, 255, 255), (8, 48, 107)
+    low, high = (bytes.fromhex(colour[1:]) for colour in SEQUENTIAL)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True))

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import probes
-from mtdinterp.checkpoints import Checkpoint, tensors_digest
+from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.fitting import FAMILIES, Evidence
 from mtdinterp.interventions import (
     Circuit,

@@ -10,11 +10,11 @@ from html import escape
 
 from torch import Tensor
 
+from mtdinterp.fitting import WORDS
 from mtdinterp.report import charts
 from mtdinterp.report.collect import Findings
 from mtdinterp.report.verdict import Claim, Verdict
 from probes.decode_latents import QUANTITIES
-from probes.identify_algorithm import WORDS
 from probes.recover_transition import ESTIMATES
 
 STYLE = """

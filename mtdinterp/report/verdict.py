@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from mtdinterp.fitting import WORDS
 from mtdinterp.report.collect import Findings
-from probes.identify_algorithm import EXPLAINED, WORDS
+from probes.identify_algorithm import EXPLAINED
 
 NEAR_OPTIMUM = 0.1
 """β within this share of the optimum counts as the optimum."""

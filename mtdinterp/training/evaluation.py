@@ -14,6 +14,7 @@ from mtdinterp.estimators import (
     tune_learning_rate,
     uniform_weights,
 )
+from mtdinterp.fitting.families import BAYES_NODES, BAYES_TOLERANCE
 from mtdinterp.metrics import Score, kl_divergence, score
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import predictions
@@ -25,8 +26,6 @@ N_SEQUENCES, LEAST_SEQUENCES, CELLS = 4096, 256, 2**28
 """How many there are: fewer where sequences are so long that their attention would have more entries than `CELLS`."""
 N_BAYES = 1024
 """Sequences for the exact posterior mean, which may take tens of milliseconds for each."""
-BAYES_NODES = 200_000
-"""Largest quadrature rule for the exact posterior mean here; beyond that it is left out of the table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) ->
 def _bayes(task: MTDTask, data: Sample, n_sequences: int) -> Float64[Tensor, "some lag"]:
     """The exact posterior mean of the first sequences; a ValueError where the rule would be too large."""
     return exact_posterior_mean(task.transition, data.tokens[:n_sequences], task.order, task.concentration,
-                                tolerance=1e-5, max_nodes=BAYES_NODES)
+                                BAYES_TOLERANCE, BAYES_NODES)
 
 
 def _divergence(task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]) -> Float64[Tensor, " some"]:

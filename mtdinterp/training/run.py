@@ -22,17 +22,10 @@ import torch
 from torch import Tensor
 
 from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, check_new, read_config
-from mtdinterp.checkpoints import (
-    build,
-    config_digest,
-    describe,
-    open_to_umask,
-    replacing,
-    staged,
-    write_config,
-    write_history,
-    write_weights,
-)
+from mtdinterp.checkpoints.digests import config_digest
+from mtdinterp.checkpoints.load import build
+from mtdinterp.checkpoints.replace import open_to_umask, replacing, staged
+from mtdinterp.checkpoints.save import describe, write_config, write_history, write_weights
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
 from mtdinterp.training.evaluation import HeldOut

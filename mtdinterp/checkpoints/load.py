@@ -1,0 +1,131 @@
+"""A checkpoint read back. Loading reads JSON and tensors and never executes anything from the directory."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from mtdinterp.checkpoint_files import CONFIG, HISTORY, WEIGHTS, CheckpointError, find_checkpoint, read_config
+from mtdinterp.checkpoints.digests import CHECKSUMS, config_digest, tensors_digest
+from mtdinterp.checkpoints.save import check_pair
+from mtdinterp.checks import check_option
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    LensTransformer,
+    StandardConfig,
+    StandardTransformer,
+)
+from mtdinterp.task import MTDTask
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A loaded checkpoint."""
+
+    model: LensTransformer
+    task: MTDTask
+    config: dict[str, Any]
+    """All of config.json; the model's own frozen configuration is `model.config`."""
+    history: list[dict[str, Any]]
+    path: Path
+
+    def __repr__(self) -> str:
+        """Where it is, what it is and how good: the configuration and history in full fill pages."""
+        model = self.model.config
+        what = f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = {model.length}"
+        last = self.history[-1] if self.history else None
+        found = f"; step {last['step']}: KL {last['kl']:.5f}, {last['branch']}" if last else ""
+        return f"Checkpoint({self.path.name}: {what}{found})"
+
+
+def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Read a checkpoint directory, or one of the models that ship with the package by its name.
+
+    The model comes back in evaluation mode.
+    """
+    source = find_checkpoint(path)
+    config = read_config(source)
+    model, task = build(source, config)
+    _load_weights(model, source / WEIGHTS, config)
+    return Checkpoint(model.eval(), task, config, read_history(source), source)
+
+
+def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTDTask]:
+    """The untrained model and the task that a configuration describes."""
+    try:
+        model = _build_model(config["model"])
+        task = _build_task(config["task"])
+        check_pair(model, task)
+    except KeyError as error:
+        raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+    return model, task
+
+
+def _build_model(values: Mapping[str, Any]) -> LensTransformer:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected model to be an object, got {values!r}")
+    architecture = values["architecture"]
+    if architecture == DisentangledConfig.architecture:
+        return DisentangledTransformer(DisentangledConfig.from_dict(values))
+    if architecture == StandardConfig.architecture:
+        return StandardTransformer(StandardConfig.from_dict(values))
+    raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
+
+
+def _build_task(values: Mapping[str, Any]) -> MTDTask:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected task to be an object, got {values!r}")
+    for name in values:
+        check_option("task field", name, ("transition", "order", "concentration"))
+    return MTDTask(**values)
+
+
+def read_history(source: Path) -> list[dict[str, Any]]:
+    path = source / HISTORY
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("expected an object a line")
+        return lines
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
+
+
+def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has."""
+    try:
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            stored = file.metadata() or {}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    # Other writers leave no checksums, and that is fine.
+    actual = [tensors_digest(tensors), config_digest(config)]
+    wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
+    if wanted[0] != actual[0]:
+        raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
+        raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
+                              f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
+    if wanted[1] != actual[1]:
+        raise CheckpointError(f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)")
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
+    model.to(dtypes.pop())
+    model.load_state_dict(tensors)

@@ -1,0 +1,66 @@
+"""How pictures look, in one place: the same colour, line and mark for the same thing in every figure and page.
+
+Colours differ in lightness, and lines in dashes and marks, so that greyscale keeps them apart. No heavy imports: the
+command line asks for names of files before it starts.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+FORMATS = (".png", ".pdf", ".svg")
+INK, FAINT = "#333333", "#d4d4d8"
+PAIR = ("#9ca3af", "#1d4ed8")
+"""Before and after."""
+SEQUENTIAL = ("#ffffff", "#08306b")
+"""From none to all, for probabilities: darker is more."""
+CHANGE = "RdBu"
+"""For changes: white is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
+
+MATPLOTLIB = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 200,
+    "image.cmap": "cividis",
+    "svg.hashsalt": "mtdinterp",
+}
+
+
+class Look(NamedTuple):
+    """How one method is drawn; `marker` and `line` in matplotlib's spelling."""
+
+    colour: str
+    marker: str
+    line: str
+
+
+LOOKS = {
+    "model": Look("#c2410c", "o", "-"),
+    "standard": Look("#f59e0b", "s", "-"),
+    "construction": Look("#7c3aed", "D", "--"),
+    "uniform": Look("#9ca3af", "", ":"),
+    "one_step": Look("#1d4ed8", "^", "--"),
+    "one_step_theory": Look("#93c5fd", "v", ":"),
+    "mirror_descent_2": Look("#2563eb", "v", "-."),
+    "mirror_descent_3": Look("#3b82f6", "<", "-."),
+    "mirror_descent_4": Look("#60a5fa", ">", "-."),
+    "mirror_descent_5": Look("#93c5fd", "p", "-."),
+    "maximum_likelihood": Look("#15803d", "X", ":"),
+    "entropic": Look("#4ade80", "P", "-"),
+    "exact_bayes": Look("#111827", "*", "-"),
+    "two_step_construction": Look("#a78bfa", "d", "--"),
+}
+"""A trained model (disentangled, or any), a trained standard one, the exact constructions, and every estimator."""
+
+
+def check_figure_path(path: Path) -> Path:
+    if path.suffix not in FORMATS:
+        raise ValueError(f"expected a file that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {str(path)!r}")
+    return path
