@@ -47,7 +47,7 @@ LOOKS = {
     "construction": Look("#7c3aed", "D", "--"),
     "uniform": Look("#9ca3af", "", ":"),
     "one_step": Look("#1d4ed8", "^", "--"),
-    "one_step_theory": Look("#93c5fd", "v", ":"),
+    "one_step_theory": Look("#0891b2", "v", ":"),
     "mirror_descent_2": Look("#2563eb", "v", "-."),
     "mirror_descent_3": Look("#3b82f6", "<", "-."),
     "mirror_descent_4": Look("#60a5fa", ">", "-."),

@@ -117,8 +117,8 @@ def _over_bayes(findings: Findings) -> str:
 
 def _misfits(findings: Findings) -> list[str]:
     """Every claim that failed, in words."""
-    return [f"{claim.claim}: not so, {claim.number} (control {claim.control})." for claim in _claims(findings)
-            if claim.passed is False]
+    return [f"{claim.claim}: not so; {claim.evidence} {claim.number} (control: {claim.control})."
+            for claim in _claims(findings) if claim.passed is False]
 
 
 def _claims(findings: Findings) -> tuple[Claim, ...]:
@@ -127,7 +127,7 @@ def _claims(findings: Findings) -> tuple[Claim, ...]:
     claims = [
         Claim("It infers weights in context", "KL to the truth", f"{findings.model_score.kl:.5f}",
               f"uniform weights {uniform:.5f}", findings.model_score.kl < 0.8 * uniform),
-        Claim("A known estimator explains its predictions", f"KL(model ‖ {algorithm.best})",
+        Claim("A known estimator explains its predictions", f"KL(model ‖ {WORDS[algorithm.best]})",
               f"{algorithm.divergences[algorithm.best]:.1e} ({algorithm.explained:.1%})",
               f"uniform weights {algorithm.divergences.get('uniform', float('nan')):.1e}",
               algorithm.explained >= EXPLAINED),
@@ -144,6 +144,9 @@ def _claims(findings: Findings) -> tuple[Claim, ...]:
                     beta.attention_r2),
         _beta_claim("β by output is the optimum", beta.output, beta.output_stderr, beta.optimal, beta.output_r2),
     ]
+    claims += [Claim(f"Layer {layer.layer} attends as the construction", "total variation", f"{layer.distance:.3f}",
+                     f"uniform attention {layer.uniform_distance:.3f}", layer.near)
+               for layer in findings.attention.layers]
     for variable, found in findings.interchanges.items():
         claims.append(Claim(f"It uses {found.site} as {VARIABLES[variable]}", "interchange R²", f"{found.r2:.3f}",
                             f"random place {found.control_r2:.2f}",
