@@ -150,6 +150,8 @@ Picture = Bars | Intervals | Lines | Matrices | Maps
 class Section:
     title: str
     blocks: tuple[Block, ...]
+    level: int = 2
+    """Of its title; in a comparison the evidence of each model stands one below the model's own."""
 
 
 @dataclass(frozen=True)

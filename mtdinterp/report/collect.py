@@ -75,6 +75,11 @@ class Findings:
     weights_hash: str
 
     @property
+    def one_step_deep(self) -> bool:
+        """Whether the model has layers for one step of mirror descent and no more."""
+        return self.checkpoint.model.config.n_layers < 5
+
+    @property
     def kl_ratio(self) -> float:
         """KL of the model over that of tuned one-step mirror descent."""
         return self.model_score.kl / self.estimators["one_step"].kl if self.estimators["one_step"].kl > 0 else math.nan

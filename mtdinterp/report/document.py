@@ -19,15 +19,10 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     several = len(findings) > 1
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
-        prefix = f"{entry.name}: " if several else ""
-        sections.append(Section(prefix + ("the answer" if several else "The answer"), _answer(entry, verdict)))
-        sections.append(Section(f"{prefix}Claims", (Table(
-            ("claim", "evidence", "number", "control", "holds"),
-            tuple((claim.claim, claim.evidence, claim.number, claim.control, HOLDS[claim.passed])
-                  for claim in verdict.claims)),)))
-        for title, section in SECTIONS.items():
-            if blocks := section(entry):
-                sections.append(Section(prefix + title, tuple(blocks)))
+        sections.append(Section(entry.name if several else "The answer", _answer(entry, verdict)))
+        evidence: dict[str, list[Block]] = {"Claims": [_claims(verdict)]}
+        evidence |= {title: section(entry) for title, section in SECTIONS.items()}
+        sections += [Section(title, tuple(blocks), 3 if several else 2) for title, blocks in evidence.items() if blocks]
     sections += [Section("How it was made", _origin(findings, command)),
                  Section("Words", (Table(("term", "meaning"), tuple(DEFINITIONS.items())),))]
     return Document(f"What did {names} learn?", tuple(sections))
@@ -43,9 +38,15 @@ def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
+def _claims(verdict: Verdict) -> Table:
+    return Table(("claim", "evidence", "number", "control", "holds"),
+                 tuple((claim.claim, claim.evidence, claim.number, claim.control, HOLDS[claim.passed])
+                       for claim in verdict.claims))
+
+
 def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Section:
     rows = tuple((entry.name, WORDS.get(verdict.algorithm, verdict.algorithm.replace("_", " ")), verdict.branch,
-                  f"{entry.model_score.kl:.5f} ± {entry.model_score.stderr:.5f}", f"{verdict.kl_ratio:.3f}",
+                  f"{entry.model_score.kl:.5f}", f"{verdict.kl_ratio:.3f}",
                   f"{entry.beta.output:.2f} ({entry.beta.optimal:.2f})",
                   *(f"{entry.transition.row_kl[name]:.4f}" for name in ("attention", "output")))
                  for entry, verdict in zip(findings, verdicts, strict=True))
@@ -53,7 +54,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
                      verdict.kl_ratio, entry.model_score.stderr * verdict.kl_ratio / entry.model_score.kl)
                  for entry, verdict in zip(findings, verdicts, strict=True))
     return Section("Side by side", (
-        Table(("model", "algorithm", "branch", "KL", "over one-step", "β by output (optimum)", "π by attention: row KL",
+        Table(("model", "algorithm", "branch", "KL", "over one-step", "β by output (optimum)", "π by attention",
                "by output"), rows),
         Bars("KL to the truth over that of tuned one-step mirror descent", bars, "ratio; 1 is one-step MD")))
 

@@ -32,11 +32,12 @@ class _Writer:
         self.folder, self.count = folder, 0
 
     def section(self, section: Section) -> str:
-        return "\n\n".join([f"## {escape(section.title)}", *map(self.block, section.blocks)])
+        blocks = [self.block(block, section.level + 1) for block in section.blocks]
+        return "\n\n".join([f"{'#' * section.level} {escape(section.title)}", *blocks])
 
-    def block(self, block: Block) -> str:
+    def block(self, block: Block, level: int) -> str:
         if isinstance(block, Heading):
-            return f"### {escape(block.words)}"
+            return f"{'#' * level} {escape(block.words)}"
         if isinstance(block, Text):
             return _text(block)
         if isinstance(block, Table):

@@ -35,7 +35,7 @@ def render(document: Document) -> str:
     style, script = (Path(__file__).with_name(name).read_text() for name in ("page.css", "page.js"))
     title = escape(document.title)
     contents = "".join(f'<a href="#s{index}">{escape(section.title)}</a>'
-                       for index, section in enumerate(document.sections))
+                       for index, section in enumerate(document.sections) if section.level == 2)
     body = "".join(_section(index, section) for index, section in enumerate(document.sections))
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -47,17 +47,13 @@ def render(document: Document) -> str:
 
 
 def _section(index: int, section: Section) -> str:
-    return f'<h2 id="s{index}">{escape(section.title)}</h2>' + _grouped(section.blocks)
-
-
-def _grouped(blocks: tuple[Block, ...]) -> str:
     """Charts that follow each other stand side by side where there is room."""
-    parts, row = [], []
-    for block in blocks:
+    parts, row = [f'<h{section.level} id="s{index}">{escape(section.title)}</h{section.level}>'], []
+    for block in section.blocks:
         if isinstance(block, Bars | Intervals | Lines):
             row.append(_chart(block))
             continue
-        parts += [_row(row), _block(block)]
+        parts += [_row(row), _block(block, section.level + 1)]
         row = []
     return "".join([*parts, _row(row)])
 
@@ -72,9 +68,10 @@ def _chart(block: Bars | Intervals | Lines) -> str:
     return f'<figure><div class="title">{escape(block.title)}</div>{drawn}</figure>' if drawn else ""
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, level: int) -> str:
+    """`level` is that of headings within the section."""
     if isinstance(block, Heading):
-        return f"<h3>{escape(block.words)}</h3>"
+        return f"<h{level}>{escape(block.words)}</h{level}>"
     if isinstance(block, Text):
         return _paragraphs(block)
     if isinstance(block, Table):
@@ -83,7 +80,7 @@ def _block(block: Block) -> str:
         panels = "".join(f"<div>{svg.matrix(panel, block.most)}</div>" for panel in block.panels)
         return (f'<figure><div class="title">{escape(block.title)}</div><div class="row small">{panels}</div></figure>')
     assert isinstance(block, Maps)
-    return _maps(block)
+    return _maps(block, level)
 
 
 def _paragraphs(block: Text) -> str:
@@ -105,14 +102,14 @@ def _cell(words: str) -> str:
     return f'<td class="{"long" if len(words) > LONG_CELL else "short"}">{escape(words)}</td>'
 
 
-def _maps(block: Maps) -> str:
+def _maps(block: Maps, level: int) -> str:
     figures = "".join(f'<figure><figcaption>{escape(panel.title)}</figcaption>{_map(block, panel)}'
                       '<div class="tip">Point at a cell for its value.</div></figure>' for panel in block.panels)
     least = f"{-block.most:.2g}" if block.changes else "0"
     scale = (f'<div class="scale">{least}<i class="{"change" if block.changes else "amount"}"></i>{block.most:.2g}'
              f"<span>{escape(block.note)}</span></div>")
     inside = f'<div class="row">{figures}</div>' if block.square else figures
-    return f"<h3>{escape(block.title)}</h3>{scale}{inside}"
+    return f"<h{level}>{escape(block.title)}</h{level}>{scale}{inside}"
 
 
 def _map(block: Maps, panel: Map) -> str:

@@ -22,7 +22,7 @@ def bars(block: Bars) -> str:
     parts = []
     for index, bar in enumerate(block.bars):
         y = index * step
-        parts.append(_text(0, y + 13, bar.words, weight="600" if bar.key == "model" else ""))
+        parts.append(_text(0, y + 13, bar.words, weight="600" if bar.words == "this model" else ""))
         if not math.isfinite(bar.value):
             parts.append(_text(0, y + 29, "not a number", size=11))
             continue
