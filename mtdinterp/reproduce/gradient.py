@@ -33,19 +33,19 @@ def gradient(context: Context, lengths: Sequence[int] = LENGTHS) -> Reproduction
              "centred_norm": sizes[name][place].item(), "sequences": n_sequences}
             for name, growth in found.items() for lag in range(task.order) for place, length in enumerate(lengths)]
     numbers: dict[str, dict[str, Any]] = {
-        name: {"slope": growth.slope.tolist(), "unexplained": 1 - growth.r_squared.min().item(),
-               "power_of_centred": _power(growth, sizes[name])} for name, growth in found.items()}
+        name: {"slope": growth.slope.tolist(), **_straightness(growth), "power_of_centred": _power(growth, sizes[name])}
+        for name, growth in found.items()}
     uneven, uniform = numbers["uneven"], numbers["uniform"]
     return Reproduction(
         name="gradient", title="How the gradient grows with length",
         claim="For fixed true weights the expected gradient at uniform weights grows linearly with the number of "
               "observed transitions, up to a bounded offset (Lemma 3, Appendix K). Stated without a figure.",
-        measured=(f"m = 4, true weights {_listed(WEIGHTS['uneven'])}: for every lag a straight line in T - m leaves at "
-                  f"most {uneven['unexplained']:.0e} of the mean gradient's variance over lengths unexplained. Slopes "
-                  f"are {_listed(uneven['slope'], 3)}; they add to {sum(uneven['slope']):.3f}, as responsibilities "
-                  "that add to one must (m).",
-                  "A softmax sees only what differs between lags, the centred gradient. Its root mean square norm goes "
-                  f"with the power {uneven['power_of_centred']:.2f} of T - m for these weights, and with the power "
+        measured=(f"m = 4, true weights {_listed(WEIGHTS['uneven'])}: the mean gradient has the slopes "
+                  f"{_listed(uneven['slope'], 3)} in T - m, which add to {sum(uneven['slope']):.3f} = m as they must. "
+                  f"Straight lines leave {uneven['unexplained']:.0e} of the variance over lengths of the centred mean "
+                  f"gradient unexplained, with offsets of at most {uneven['offset']:.2f}.",
+                  "A softmax sees the centred gradient alone. In single sequences its root mean square norm goes with "
+                  f"the power {uneven['power_of_centred']:.2f} of T - m for these weights, and with the power "
                   f"{uniform['power_of_centred']:.2f} where the true weights are uniform: there the expected gradient "
                   "is the same for all lags, and only fluctuations are left. Powers are fitted from T - m = "
                   f"{LATE} on."),
@@ -62,6 +62,16 @@ def _centred_norms(
         centred(gradient_at_uniform(task.transition, tokens[:, :length], task.order)).square().sum(-1).mean().sqrt()
         for length in lengths
     ])
+
+
+def _straightness(growth: GradientGrowth) -> dict[str, float]:
+    """What straight lines miss of the mean gradient, and their offsets: of what differs between lags, since what is
+    common to all is T - m itself."""
+    mean = centred(growth.gradient)
+    design = torch.stack([growth.steps, torch.ones_like(growth.steps)], dim=1)
+    lines = torch.linalg.lstsq(design, mean).solution
+    missed, spread = (mean - design @ lines).square().sum(), (mean - mean.mean(0)).square().sum()
+    return {"unexplained": (missed / spread).item(), "offset": lines[1].abs().max().item()}
 
 
 def _power(growth: GradientGrowth, norms: Float64[Tensor, " length"]) -> float:

@@ -35,13 +35,23 @@ def learning_rate(
               "1/T, which is the scaling that the transformer implements (Theorem 2, Section 5 and Appendix J). Stated "
               "without a figure.",
         measured=(*(_sentence(order, numbers[f"m{order}"]) for order in orders),
-                  "So η·T is not flat at the paper's shortest lengths, and becomes so. The same proof gives sharper "
-                  "bounds, drawn too: (T-m)·m where the entropy's own curvature is counted, and (T-m)·(m-1) on the "
-                  "tangent space of the simplex, where the weights live. The tuned rate is not bound by stability: "
-                  "there is only one step."),
+                  f"η·T levels off rather than being flat: from T = {lengths[1]} to {lengths[2]} it grows by "
+                  f"{_span(numbers, 1)}, from {lengths[-2]} to {lengths[-1]} by {_span(numbers, -2)}. The same proof "
+                  "gives sharper bounds, drawn too: (T-m)·m where the entropy's own curvature is counted, and "
+                  "(T-m)·(m-1) on the tangent space of the simplex, where the weights live. The tuned rate is not "
+                  "bound by stability: there is only one step."),
         numbers=numbers, table=rows, draw=lambda figure: _draw(figure, rows, orders, lengths),
         size=(3.2 * len(orders), 4.3),
     )
+
+
+def _span(numbers: dict[str, Any], place: int) -> str:
+    """Over orders, by how much η·T grows from one length to the next."""
+    growth = []
+    for found in numbers.values():
+        values = list(found["rate_times_length"].values())
+        growth.append(values[place + 1] / values[place] - 1)
+    return f"{min(growth):.0%} to {max(growth):.0%}"
 
 
 def _row(context: Context, order: int, length: int, repeats: int) -> dict[str, Any]:

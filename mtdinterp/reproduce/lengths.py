@@ -83,19 +83,23 @@ def _sentences(numbers: dict[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
         f"{numbers['construction_largest_difference']:.0e} of it at every length, as it must.")
     short, long = numbers["one_step_over_bayes_shortest"], numbers["one_step_over_bayes_longest"]
     sentences.append(
-        "One step over exact Bayes: " + ", ".join(f"{value:.3f} ({name.replace('-', ', ')})"
-                                                   for name, value in short.items())
-        + "; at the longest lengths " + ", ".join(f"{value:.2f} ({name.replace('-', ', ')})"
-                                                   for name, value in long.items()) + ".")
+        f"One step over exact Bayes is {_listed(short, 3)}, and {_listed(long, 2)} at the longest lengths at which the "
+        "posterior mean was computed.")
     fewer = {(row["order"], row["length"]): row["sequences"] for row in rows if row["method"] == "exact_bayes"
              and row["sequences"] < max(other["sequences"] for other in rows
                                         if (other["order"], other["length"]) == (row["order"], row["length"]))}
     if fewer:
         sentences.append("Exact Bayes is on fewer sequences for " + ", ".join(
             f"m = {order}, T = {length} ({count})" for (order, length), count in fewer.items())
-            + ", scaled by its ratio to one step there; it is left out at m = 5, T = 512, where a sequence takes a "
-            "second. The paper's lengths go to 1984 and its Bayes curve is a Gibbs estimate.")
+            + ", scaled by its ratio to one step there, and left out where a sequence takes a second. The paper's "
+            "lengths go to 1984, and its Bayes curve is a Gibbs estimate.")
     return tuple(sentences)
+
+
+def _listed(ratios: dict[str, float], digits: int) -> str:
+    """Names like m3-T64 in words."""
+    return ", ".join(f"{ratio:.{digits}f} ({name.replace('m', 'm = ').replace('-T', ', T = ')})"
+                     for name, ratio in ratios.items())
 
 
 def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
@@ -11,6 +11,7 @@ from mtdinterp.training.loop import Trainer
 from mtdinterp.training.zoo import Entry, entry_run, train_to_end
 
 
+@runtime_checkable
 class Models(Protocol):
     """Trained models by what they are trained from; None for one that is not there."""
 

@@ -74,8 +74,8 @@ def _cell(value: Any) -> str:
 def render_markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
     """The same words without the pictures, as a page of documentation."""
     parts = ["# The paper's claims, and what was measured here\n",
-             f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is KL(truth ‖ prediction) "
-             "in nats, mean over held-out sequences; ± is a standard error unless it says otherwise.\n"]
+             f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is KL(truth ‖ "
+             "prediction) in nats, mean over held-out sequences; ± is a standard error unless it says otherwise.\n"]
     for found in reproductions:
         parts += [f"## {found.title} (`{found.name}`)\n", f"**The paper.** {found.claim}\n",
                   f"**Measured.** {found.measured[0]}\n", *(f"{sentence}\n" for sentence in found.measured[1:])]
