@@ -65,7 +65,7 @@ def _reproduction(context: Context, name: str, title: str, entries: Sequence[Ent
                   "alone: their other rows are free. Distances are means over sequences to the construction with the "
                   "model's own β; the maps show one sequence, and the construction with the tuned β.",
                   *say_missing(missing)),
-        draw=lambda figure: _draw(figure, maps), size=(8.4, 2.32 * len(maps) + 0.6),
+        draw=lambda figure: _draw(figure, maps), size=(8.4, 2.25 * len(maps) + 0.6),
     )
 
 
@@ -104,8 +104,8 @@ def _draw(figure: Any, maps: Maps) -> None:
     for row, ((order, method), layers) in enumerate(maps.items()):
         for layer, values in enumerate(layers):
             image = probability_map(axes[row, layer], values.numpy(), root=True)
-        words = NAMES[method] + (f", m = {order}" if len(orders) > 1 else "")
-        axes[row, 0].set_ylabel(f"{words}\nquery position")
+        words = f"m = {order}, {'construction' if method == 'construction' else 'trained'}"
+        axes[row, 0].set_ylabel(f"{words if len(orders) > 1 else NAMES[method]}\nquery position")
     for layer, words in enumerate(LAYER_WORDS):
         axes[0, layer].set_title(words)
         axes[-1, layer].set_xlabel("key position")

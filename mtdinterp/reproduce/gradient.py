@@ -41,13 +41,13 @@ def gradient(context: Context, lengths: Sequence[int] = LENGTHS) -> Reproduction
         claim="For fixed true weights the expected gradient at uniform weights grows linearly with the number of "
               "observed transitions, up to a bounded offset (Lemma 3, Appendix K). Stated without a figure.",
         measured=(f"m = 4, true weights {_listed(WEIGHTS['uneven'])}: the mean gradient has the slopes "
-                  f"{_listed(uneven['slope'], 3)} in T - m, which add to {sum(uneven['slope']):.3f} = m as they must. "
+                  f"{_listed(uneven['slope'], 3)} in T-m, which add to {sum(uneven['slope']):.3f} = m as they must. "
                   f"Straight lines leave {uneven['unexplained']:.0e} of the variance over lengths of the centred mean "
                   f"gradient unexplained, with offsets of at most {uneven['offset']:.2f}.",
                   "A softmax sees the centred gradient alone. In single sequences its root mean square norm goes with "
-                  f"the power {uneven['power_of_centred']:.2f} of T - m for these weights, and with the power "
+                  f"the power {uneven['power_of_centred']:.2f} of T-m for these weights, and with the power "
                   f"{uniform['power_of_centred']:.2f} where the true weights are uniform: there the expected gradient "
-                  "is the same for all lags, and only fluctuations are left. Powers are fitted from T - m = "
+                  "is the same for all lags, and only fluctuations are left. Powers are fitted from T-m = "
                   f"{LATE} on."),
         numbers=numbers, table=rows, draw=lambda figure: _draw(figure, rows, task.order), size=(8.6, 3.9),
     )
@@ -66,7 +66,7 @@ def _centred_norms(
 
 def _straightness(growth: GradientGrowth) -> dict[str, float]:
     """What straight lines miss of the mean gradient, and their offsets: of what differs between lags, since what is
-    common to all is T - m itself."""
+    common to all is T-m itself."""
     mean = centred(growth.gradient)
     design = torch.stack([growth.steps, torch.ones_like(growth.steps)], dim=1)
     lines = torch.linalg.lstsq(design, mean).solution
@@ -100,6 +100,6 @@ def _draw(figure: Any, rows: Sequence[Row], order: int) -> None:
     right.set_xscale("log")
     right.set_yscale("log")
     for axis in (left, right):
-        axis.set_xlabel("observed transitions T - m")
+        axis.set_xlabel("observed transitions T-m")
         grid(axis)
         axis.legend(loc="upper left")

@@ -3,6 +3,7 @@
 The page needs nothing but the pictures in its own folder: no network, no script. Everything in it is escaped.
 """
 
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -73,10 +74,11 @@ def _cell(value: Any) -> str:
 
 def render_markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
     """The same words without the pictures, as a page of documentation."""
-    parts = ["# The paper's claims, and what was measured here\n",
-             f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is KL(truth ‖ "
-             "prediction) in nats, mean over held-out sequences; ± is a standard error unless it says otherwise.\n"]
+    paragraphs = [f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is KL(truth ‖ "
+                  "prediction) in nats, mean over held-out sequences; ± is a standard error unless it says otherwise."]
     for found in reproductions:
-        parts += [f"## {found.title} (`{found.name}`)\n", f"**The paper.** {found.claim}\n",
-                  f"**Measured.** {found.measured[0]}\n", *(f"{sentence}\n" for sentence in found.measured[1:])]
-    return "\n".join(parts)
+        first, *others = found.measured
+        paragraphs += [f"## {found.title} (`{found.name}`)", f"**The paper.** {found.claim}",
+                       f"**Measured.** {first}", *others]
+    filled = [textwrap.fill(words, 118, break_long_words=False, break_on_hyphens=False) for words in paragraphs]
+    return "\n\n".join(["# The paper's claims, and what was measured here", *filled]) + "\n"
