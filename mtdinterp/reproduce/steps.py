@@ -85,7 +85,8 @@ def _sentences(rows: Sequence[Row], seeds: Sequence[Row]) -> tuple[str, ...]:
     for row in seeds:
         several = [f"{other['over_two_step']:.3f}" for other in rows
                    if other["length"] == row["length"] and other["method"].startswith("model")]
-        count = f"seeds {', '.join(several)}" if len(several) > 1 else "one seed, its error over sequences"
+        count = (f"seeds {', '.join(several)}; ± is their standard deviation" if len(several) > 1
+                 else "one seed; ± is its error over sequences")
         one, two = (_kl(rows, method, row["length"]) for method in ("one_step", "mirror_descent_2"))
         sentences.append(f"At T = {row['length']} five trained layers have {row['over_two_step']:.3f} ± "
                          f"{row['over_two_step_stderr']:.3f} times the KL of tuned two-step mirror descent ({count}): "
