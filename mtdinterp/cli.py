@@ -15,6 +15,7 @@ COMMANDS = {
     "probe": ("mtdinterp.commands.probe", "say what a checkpoint learned: π, β, its algorithm and where it is"),
     "patch": ("mtdinterp.commands.patch", "change a model's run at one place, or at every place in turn"),
     "report": ("mtdinterp.commands.report", "write a page about checkpoints to hand to a colleague"),
+    "reproduce": ("mtdinterp.commands.reproduce", "make the paper's figures again, its claims next to measurements"),
     "construct": ("mtdinterp.commands.construct", "write an exact construction as a checkpoint and compare it"),
     "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios in one run"),
 }

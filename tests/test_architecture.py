@@ -22,7 +22,7 @@ LAYERS = (
     ("mtdinterp.interventions",),
     ("mtdinterp.figures",),
     ("probes",),
-    ("mtdinterp.report",),
+    ("mtdinterp.report", "mtdinterp.reproduce"),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),
     ("mtdinterp.cli", "mtdinterp.__main__"),
