@@ -5,12 +5,15 @@ how much that changed is reported next to the score.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 CLIP = 1e-6
+NO_LEVEL = 1e-9
+"""A mean KL below this is rounding, and nothing to divide by."""
 ROW_CLIP = 1e-9
 """For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide by."""
 
@@ -45,6 +48,27 @@ class Score:
     kl: float
     stderr: float
     clipped: float
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    stderr: float
+
+
+def paired_ratio(above: Float64[Tensor, " batch"], below: Float64[Tensor, " batch"]) -> Estimate:
+    """Mean over mean of two scores on the same sequences: what makes a sequence hard is common to both."""
+    level = below.mean().item()
+    if not level > NO_LEVEL:
+        return Estimate(float("nan"), float("nan"))
+    value = above.mean().item() / level
+    return Estimate(value, (above - value * below).std().item() / len(above) ** 0.5 / level)
+
+
+def divergences(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]) -> Float64[Tensor, " batch"]:
+    """KL(truth ‖ raw output as a distribution) of every sequence."""
+    return kl_divergence(truth, clip_to_distribution(raw)[0])
 
 
 def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]) -> Score:

@@ -104,7 +104,7 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
     uniform = kl_divergence(data.next_probs, evidence.predict(one_step_weights(evidence, 0.0))).mean().item()
     conditions = {
         # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
-        "left_plateau": [_number(kl) < uniform + LEFT_PLATEAU * (_number(kl) / _number(ratio) - uniform)
+        "left_plateau": [_number(kl) < uniform + LEFT_PLATEAU * (_number(kl) / (_number(ratio) or math.nan) - uniform)
                          for kl, ratio in zip(series["kl"], series["ratio"], strict=True)],
         "beta": [_number(r2) >= CLEAR_R2 and _number(beta) > 0
                  for beta, r2 in zip(series["beta"], series["beta_r2"], strict=True)],
@@ -119,8 +119,8 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
     return Development(steps, series, events, branch)
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _since(steps: Sequence[int], held: Iterable[bool]) -> int | None:

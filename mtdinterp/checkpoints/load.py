@@ -94,11 +94,23 @@ def read_history(source: Path) -> list[dict[str, Any]]:
         return []
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        if not all(isinstance(line, dict) for line in lines):
-            raise ValueError("expected an object a line")
+        for line in lines:
+            _check_entry(line)
         return lines
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
+
+
+def _check_entry(line: Any) -> None:
+    """Readings are numbers, words or nothing, and every evaluation has its step."""
+    if not isinstance(line, dict):
+        raise ValueError("expected an object a line")
+    step = line.get("step")
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise ValueError(f"expected a step in every line, got {step!r}")
+    for name, value in line.items():
+        if not (value is None or isinstance(value, str | int | float)):
+            raise ValueError(f"expected a number for {name}, got {value!r:.60}")
 
 
 def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from mtdinterp.commands.flags import at_least, not_empty
 from mtdinterp.commands.progress import stages
 
+N_STAGES = 8
+"""Of one checkpoint; counted here because the bar is shown before anything heavy is imported."""
 FORMATS = {".html": "html", ".htm": "html", ".md": "md"}
 
 
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{out}: expected a file, got a directory")
     for name in options.checkpoints:
         find_checkpoint(name)  # before anything heavy is imported
-    with stages(2 + 8 * len(options.checkpoints)) as stage:
+    with stages(2 + N_STAGES * len(options.checkpoints)) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint
         from mtdinterp.report import collect, judge, write_report

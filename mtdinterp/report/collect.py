@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 import probes
@@ -26,15 +25,17 @@ from mtdinterp.interventions import (
     transplant_attention,
 )
 from mtdinterp.interventions.algorithm import ONE_STEP, TWO_STEP
-from mtdinterp.metrics import Score, score
+from mtdinterp.metrics import Estimate, Score, divergences, paired_ratio, score
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import attention, predictions
+from mtdinterp.task import Sample
 from mtdinterp.training.evaluation import held_out_data
 from probes.compare_attention import construction_with, counterpart
 
 MAP_POSITIONS = 64
 """Attention maps show at most this many of the last positions."""
 TUNING_SEED, PAIR_SEEDS = (11, 0), (12, 13)
+NOT_COMPUTED = Estimate(math.nan, math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,13 @@ class Findings:
     """KL(truth ‖ model) on the held-out sequences of the task and length."""
     estimators: dict[str, Score]
     """The same of every estimator, its constants tuned to the truth on other sequences."""
+    left_out: dict[str, str]
+    """Estimators that could not be computed, and why."""
+    kl_ratio: Estimate
+    """KL of the model over that of tuned one-step mirror descent, on the same sequences; not a number where the latter
+    is nothing."""
+    bayes_ratio: Estimate
+    """The same over the exact posterior mean's, where that was computed."""
     transition: probes.TransitionRecovery
     beta: probes.BetaRecovery
     attention: probes.AttentionComparison
@@ -74,19 +82,6 @@ class Findings:
     """The sequence of the maps, as far as they show it."""
     weights_hash: str
 
-    @property
-    def one_step_deep(self) -> bool:
-        """Whether the model has layers for one step of mirror descent and no more."""
-        return self.checkpoint.model.config.n_layers < 5
-
-    @property
-    def kl_ratio(self) -> float:
-        """KL of the model over that of tuned one-step mirror descent."""
-        return self.model_score.kl / self.estimators["one_step"].kl if self.estimators["one_step"].kl > 0 else math.nan
-
-
-STAGES = ("scores", "transition matrix", "β", "attention", "latents", "algorithm", "interventions", "circuit")
-
 
 @torch_on_one_thread()
 def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] = lambda name: None) -> Findings:
@@ -99,8 +94,12 @@ def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] 
     length = model.config.length
     stage("scores")
     data = held_out_data(task, length, n_sequences=1024 if length <= 128 else 256)
-    model_score = score(data.next_probs, predictions(model, data.tokens))
-    estimators = _estimators(checkpoint, data)
+    outputs = predictions(model, data.tokens)
+    if not outputs.isfinite().all():
+        raise ValueError(f"{checkpoint.path.name}: the model's predictions are not finite numbers")
+    predicted, left_out = _estimators(checkpoint, data)
+    own, by_name = divergences(data.next_probs, outputs), {
+        name: divergences(data.next_probs, found) for name, found in predicted.items()}
     stage("transition matrix")
     transition = probes.recover_transition(model, task, seed=seed)
     stage("β")
@@ -129,7 +128,10 @@ def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] 
     if model.config.n_layers == 3 and hasattr(model, "streams"):
         circuit = minimal_circuit(model, base[: 32 if length <= 64 else 8], faithfulness=0.95)
     return Findings(
-        name=checkpoint.path.name, checkpoint=checkpoint, seed=seed, model_score=model_score, estimators=estimators,
+        name=checkpoint.path.name, checkpoint=checkpoint, seed=seed, model_score=score(data.next_probs, outputs),
+        estimators={name: score(data.next_probs, found) for name, found in predicted.items()}, left_out=left_out,
+        kl_ratio=paired_ratio(own, by_name["one_step"]),
+        bayes_ratio=paired_ratio(own, by_name["exact_bayes"]) if "exact_bayes" in by_name else NOT_COMPUTED,
         transition=transition, beta=beta, attention=compared, latents=latents, algorithm=algorithm,
         development=probes.trace_development(checkpoint) if checkpoint.history else None,
         interchanges=interchanges, steering=dose_response(model, task, base, vertex), transplants=transplants,
@@ -138,20 +140,25 @@ def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] 
     )
 
 
-def _estimators(checkpoint: Checkpoint, data: Any) -> dict[str, Score]:
-    """Every family tuned to the truth on sequences of their own, scored on the held-out ones."""
+def _estimators(
+    checkpoint: Checkpoint, data: Sample
+) -> tuple[dict[str, Float64[Tensor, "batch vocab"]], dict[str, str]]:
+    """Predictions of every family, tuned to the truth on sequences of their own; and which have none, and why."""
     task = checkpoint.task
     tuning = task.sample(1000, data.tokens.shape[1], TUNING_SEED)
     fitting, held = Evidence(task, tuning.tokens), Evidence(task, data.tokens)
-    scores = {}
+    found, left_out = {}, {}
     for name, family in FAMILIES.items():
         try:
             weights = family.weights(held, family.fit(fitting, tuning.next_probs))
-        except (ValueError, RuntimeError):  # many lags on long sequences, or a prior that has no such rate
+        except (ValueError, RuntimeError) as error:  # many lags on long sequences, or no convergence
+            left_out[name] = str(error)
             continue
         if weights.isfinite().all():
-            scores[name] = score(data.next_probs, held.predict(weights))
-    return scores
+            found[name] = held.predict(weights)
+        else:
+            left_out[name] = "it has no such rate for this prior"
+    return found, left_out
 
 
 def _maps(

@@ -46,13 +46,13 @@ def _claims(verdict: Verdict) -> Table:
 
 def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Section:
     rows = tuple((entry.name, WORDS.get(verdict.algorithm, verdict.algorithm.replace("_", " ")), verdict.branch,
-                  f"{entry.model_score.kl:.5f}", f"{verdict.kl_ratio:.3f}",
+                  f"{entry.model_score.kl:.5f}", f"{entry.kl_ratio.value:.3f} ± {entry.kl_ratio.stderr:.3f}",
                   f"{entry.beta.output:.2f} ({entry.beta.optimal:.2f})",
                   *(f"{entry.transition.row_kl[name]:.4f}" for name in ("attention", "output")))
                  for entry, verdict in zip(findings, verdicts, strict=True))
     bars = tuple(Bar("standard" if entry.checkpoint.model.config.architecture == "standard" else "model", entry.name,
-                     verdict.kl_ratio, entry.model_score.stderr * verdict.kl_ratio / entry.model_score.kl)
-                 for entry, verdict in zip(findings, verdicts, strict=True))
+                     *entry.kl_ratio)
+                 for entry in findings)
     return Section("Side by side", (
         Table(("model", "algorithm", "branch", "KL", "over one-step", "β by output (optimum)", "π by attention",
                "by output"), rows),

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 from mtdinterp.report.blocks import Block, Document, Heading, Maps, Section, Table, Text
 from mtdinterp.report.pictures import draw
@@ -22,7 +23,9 @@ def write_markdown(document: Document, path: Path) -> None:
 
 
 def escape(words: str) -> str:
-    return SPECIAL.sub(r"\\\1", words).replace("\n", " ")
+    """Plain words on one line, whatever they hold; a number or mark that would begin a list is kept from it."""
+    line = " ".join(SPECIAL.sub(r"\\\1", words).splitlines())
+    return re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1\2&#8203;", line)
 
 
 class _Writer:
@@ -45,14 +48,14 @@ class _Writer:
         self.count += 1
         name = f"figure-{self.count:02d}.png"
         draw(block, self.folder / name)
-        picture = f"![{escape(block.title)}]({self.folder.name.replace(' ', '%20')}/{name})"
+        picture = f"![{escape(block.title)}]({quote(self.folder.name)}/{name})"
         return f"{picture}\n\n{escape(block.note)}" if isinstance(block, Maps) and block.note else picture
 
 
 def _text(block: Text) -> str:
     if block.kind == "code":
-        fence = "`" * (1 + max((len(run) for line in block.lines for run in re.findall("`+", line)), default=2))
-        return "\n".join([fence, *block.lines, fence])
+        fence = "`" * max(3, 1 + max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0))
+        return "\n".join([fence, *(" ".join(line.splitlines()) for line in block.lines), fence])
     mark = "> " if block.kind in ("answer", "misfit") else ""
     return f"\n{mark.rstrip()}\n".join(f"{mark}{escape(line)}" for line in block.lines)
 

@@ -35,7 +35,7 @@ def _bars(block: Bars, figure: Any) -> None:
     for place, bar, error in zip(places, block.bars, errors, strict=True):
         axis.annotate(f"{bar.value:.5f}", (bar.value + error, place), (4, 0), textcoords="offset points", va="center",
                       fontsize=8)
-    axis.set_yticks(places, [bar.words for bar in block.bars])
+    axis.set_yticks(places, [_plain(bar.words) for bar in block.bars])
     axis.margins(x=0.14)
     axis.invert_yaxis()
     axis.set_xlabel(block.unit)
@@ -119,6 +119,11 @@ def _maps(block: Maps, figure: Any) -> None:
     for axis in axes if block.square else axes[-1:]:
         axis.set_xlabel(block.across)
     figure.colorbar(image, ax=list(axes), fraction=0.03, pad=0.01)
+
+
+def _plain(words: str) -> str:
+    """Words in which a dollar sign is one: matplotlib would read a formula, and names may hold anything."""
+    return words.replace("$", r"\$")
 
 
 def _amounts() -> Any:

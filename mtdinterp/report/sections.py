@@ -63,6 +63,10 @@ def _what_counts(layer: int, n_layers: int, size: int, order: int) -> tuple[Poin
     return (left, size - 1), (size, size - 1), (size, size), (left, size)
 
 
+def _number(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "—"
+
+
 def _constants(values: dict[str, float]) -> str:
     return ", ".join(f"{SYMBOLS[name]} = {value:.3g}" for name, value in values.items())
 
@@ -115,6 +119,7 @@ def scores(entry: Findings) -> list[Block]:
     bars += [Bar(name, WORDS[name], found.kl, found.stderr) for name, found in entry.estimators.items()]
     return [Bars("KL to the truth, constants of estimators tuned to the truth",
                  tuple(sorted(bars, key=lambda bar: bar.value)), "KL(truth ‖ prediction), held-out sequences"),
+            *(Text((f"Not computed: {WORDS[name]} ({why}).",), "soft") for name, why in entry.left_out.items()),
             Text((f"Clipping moved the model's outputs by a total variation of {entry.model_score.clipped:.1e} on "
                   "average.",), "soft")]
 
@@ -155,7 +160,10 @@ def latents(entry: Findings) -> list[Block]:
 def sweep(entry: Findings) -> list[Block]:
     """Recovery: which share of the way from the corrupted to the clean prediction a patched place goes."""
     found = entry.sweep
-    recovered = (found.values - found.corrupted) / ((found.clean - found.corrupted) or 1.0)
+    way = found.clean - found.corrupted
+    if abs(way) < 1e-9:
+        return [Text(("The two runs predict the same: there is nothing to restore.",))]
+    recovered = (found.values - found.corrupted) / way
     panels = []
     for layer, values in enumerate(recovered):
         present = [part for part in range(len(found.parts)) if not values[:, part].isnan().all()]
@@ -172,8 +180,8 @@ def sweep(entry: Findings) -> list[Block]:
 
 
 def causes(entry: Findings) -> list[Block]:
-    swaps = tuple((found.variable.replace("_", " "), found.site, f"{found.r2:.3f}", f"{found.control_r2:.2f}",
-                   f"{found.mismatched_r2:.2f}", f"{found.mean_r2:.2f}") for found in entry.interchanges.values())
+    swaps = tuple((found.variable.replace("_", " "), found.site, *(_number(value) for value in (
+        found.r2, found.control_r2, found.mismatched_r2, found.mean_r2))) for found in entry.interchanges.values())
     steering = entry.steering
     steered = (Line("one_step", "the formula", tuple(zip(steering.doses, steering.expected, strict=True))),
                Line("model", "this model", tuple(zip(steering.doses, steering.moved, strict=True))))
@@ -181,8 +189,12 @@ def causes(entry: Findings) -> list[Block]:
     if swaps:
         blocks += [Heading("Interchange"),
                    Table(("variable", "best site", "R²", "random site", "another source", "the site's mean"), swaps)]
+        if not all(found.algorithm.identified for found in entry.interchanges.values()):
+            blocks.append(Text(("The algorithm's constants are only partly determined by the model's predictions, and "
+                                "with them what the algorithm says of a swap: these rows decide nothing.",), "soft"))
     blocks += [Heading("Steering"),
-               Text((f"The formula explains {steering.explained:.1%} of how the output moves.",)),
+               Text((f"The formula explains {steering.explained:.1%} of how the output moves."
+                     if math.isfinite(steering.explained) else "The formula says that nothing should move.",)),
                Lines("All weight on lag 1: how far the output moves", steered,
                      "dose: share of the attention that is replaced", "total variation")]
     if entry.transplants:

@@ -76,7 +76,9 @@ def intervals(block: Intervals) -> str:
 def lines(block: Lines) -> str:
     """Lines with a point each value; levels as dashed lines, moments as dotted ones named above the frame."""
     height, left, right, bottom = 264, 52, 10, 42
-    top = 20 + 14 * len(block.moments) + (16 if len(block.lines) > 1 else 0)
+    ends = [x for line in block.lines for x, _ in line.points] or [0.0]
+    moments = [moment for moment in block.moments if min(ends) <= moment[0] <= max(ends)]
+    top = 20 + 14 * len(moments) + (16 if len(block.lines) > 1 else 0)
     scale = math.log10 if block.logarithmic else float
     levels = [level for level in block.levels if level.value > 0 or not block.logarithmic]
     points = [point for line in block.lines for point in line.points if point[1] > 0 or not block.logarithmic]
@@ -108,7 +110,7 @@ def lines(block: Lines) -> str:
         # Above its line, or below where the line is low: there a curve that came down to it is above.
         low_down = y > (top + height - bottom) / 2
         parts += _level(level, y, left, WIDTH - right, below=low_down and block.logarithmic)
-    for index, (moment, words) in enumerate(block.moments):
+    for index, (moment, words) in enumerate(moments):
         x, _ = place(moment, floor)
         parts.append(_mark(f'<path d="M{x:.1f} {18 + 14 * index}V{height - bottom}" stroke="{INK}" '
                            'stroke-dasharray="2 3"', f"{words}: {moment:g}"))

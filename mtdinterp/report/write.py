@@ -36,7 +36,8 @@ def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
         "weights_sha256": entry.weights_hash,
         "model": entry.checkpoint.model.config.to_dict(),
         "verdict": verdict,
-        "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators)},
+        "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators),
+               **{name: to_plain(getattr(entry, name)) for name in ("left_out", "kl_ratio", "bayes_ratio")}},
         **{name: to_plain(getattr(entry, name)) for name in (
             "transition", "beta", "attention", "latents", "algorithm", "development", "interchanges", "steering",
             "transplants", "sweep", "circuit", "maps", "tokens")},

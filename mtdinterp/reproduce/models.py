@@ -15,12 +15,18 @@ from mtdinterp.training.zoo import Entry, entry_run, train_to_end
 class Models(Protocol):
     """Trained models by what they are trained from; None for one that is not there."""
 
+    @property
+    def stored(self) -> bool:
+        """Whether they are there already: what takes hours to train is asked for only then."""
+
     def get(self, entry: Entry) -> Checkpoint | None: ...
 
 
 @dataclass(frozen=True)
 class ZooModels:
     """The models that ship with the package."""
+
+    stored: bool = True
 
     def get(self, entry: Entry) -> Checkpoint | None:
         return load_checkpoint(entry.name) if entry.name in zoo_names() else None
@@ -32,6 +38,7 @@ class TrainedModels:
 
     directory: Path
     announce: Callable[[str], None] = field(default=lambda words: None)
+    stored: bool = False
 
     def get(self, entry: Entry) -> Checkpoint:
         path = self.directory / entry.name

@@ -6,7 +6,7 @@ sequence hard is common to both.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from mtdinterp.estimators import (
     tune_learning_rate,
 )
 from mtdinterp.fitting import Evidence
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import Estimate, divergences, kl_divergence, paired_ratio
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import predictions
 from mtdinterp.task import MTDTask, Sample
@@ -37,11 +37,6 @@ TUNING_BETAS = tuple(np.geomspace(1, 300, 16))
 """Where β is looked for first; narrower than the library's own grid, whose ends no task here comes near."""
 TUNING_TOKENS = 2**19
 """Tokens to tune a learning rate on: its optimum is flat, and long sequences tell more each."""
-
-
-class Estimate(NamedTuple):
-    value: float
-    stderr: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +59,7 @@ class Scores:
         """Mean over mean on the sequences that both have, with the error of a ratio of paired means."""
         above, below = self.values[method], self.values[to or self.base]
         some = min(len(above), len(below))
-        above, below = above[:some], below[:some]
-        value = (above.mean() / below.mean()).item()
-        return Estimate(value, _stderr(above - value * below) / below.mean().item())
+        return paired_ratio(above[:some], below[:some])
 
     def rows(self, **where: Any) -> list[dict[str, Any]]:
         """A row of the table for every method."""
@@ -92,7 +85,7 @@ def weights_kl(evidence: Evidence, data: Sample, weights: Float64[Tensor, "some 
 
 def model_kl(model: LensTransformer, data: Sample) -> Float64[Tensor, " batch"]:
     """The same for a model, whose output is clipped to a distribution first."""
-    return kl_divergence(data.next_probs, clip_to_distribution(predictions(model, data.tokens))[0])
+    return divergences(data.next_probs, predictions(model, data.tokens))
 
 
 def tuned_rate(task: MTDTask, length: int, steps: int = 1, seed: int = 0) -> TunedRate:

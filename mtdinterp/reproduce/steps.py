@@ -75,7 +75,7 @@ def _over_seeds(rows: Sequence[Row]) -> list[dict[str, Any]]:
             for key in ("kl", "over_one_step", "over_two_step"):
                 values = [row[key] for row in some]
                 entry[key] = mean(values)
-                entry[f"{key}_stderr"] = stdev(values) if len(values) > 1 else some[0][f"{key}_stderr"]
+                entry[f"{key}_spread"] = stdev(values) if len(values) > 1 else some[0][f"{key}_stderr"]
             found.append(entry)
     return found
 
@@ -89,7 +89,7 @@ def _sentences(rows: Sequence[Row], seeds: Sequence[Row]) -> tuple[str, ...]:
                  else "one seed; ± is its error over sequences")
         one, two = (_kl(rows, method, row["length"]) for method in ("one_step", "mirror_descent_2"))
         sentences.append(f"At T = {row['length']} five trained layers have {row['over_two_step']:.3f} ± "
-                         f"{row['over_two_step_stderr']:.3f} times the KL of tuned two-step mirror descent ({count}): "
+                         f"{row['over_two_step_spread']:.3f} times the KL of tuned two-step mirror descent ({count}): "
                          f"{(one - row['kl']) / (one - two):.0%} of the way from one step to two.")
     built = [row for row in rows if row["method"] == "two_step_construction"]
     sentences.append("The explicit five-layer construction, left open in the paper, has "
@@ -113,7 +113,7 @@ def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Seque
     beside = {method: 2 ** (0.075 * (place - len(METHODS) / 2)) for place, method in enumerate((*METHODS, "model"))}
     for axis, key, aside in ((left, "kl", {}), (right, "over_two_step", beside)):
         lines(axis, rows, METHODS, "length", key, f"{key}_stderr", aside)
-        points = [(row["length"], row[key], row[f"{key}_stderr"]) for row in seeds]
+        points = [(row["length"], row[key], row[f"{key}_spread"]) for row in seeds]
         line(axis, "model", points, "trained, five layers", aside.get("model", 1.0))
         lengths_axis(axis, lengths)
         grid(axis)

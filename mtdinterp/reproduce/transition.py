@@ -19,7 +19,7 @@ READINGS = {"attention_softmax": "paper's probe: row softmax of W_Aᵀ", "attent
 
 
 def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) -> Reproduction:
-    wanted = [entry for entry in entries if entry.layers == 3 and entry.recipe == "fast"]
+    wanted = [entry for entry in entries if entry.layers == 3 and (entry.recipe == "fast" or context.models.stored)]
     checkpoints, missing = available(context.models, wanted)
     found: dict[str, TransitionRecovery] = {}
     for name, checkpoint in checkpoints.items():
@@ -57,14 +57,17 @@ def _sentences(numbers: dict[str, Any]) -> tuple[str, ...]:
         return f"{values[0]:.3f} to {values[-1]:.3f} (median {middle:.3f})"
 
     sentences = []
-    for architecture, words in (("disentangled", "disentangled models"),
-                                ("standard", "standard models, with the QK circuit for W_A")):
-        names = [name for name, found in numbers.items()
-                 if name.startswith(architecture) and found["branch"] == "direct"]
+    groups = (("disentangled", "fast", "disentangled by the fast recipe"),
+              ("standard", "fast", "standard by the fast recipe, with the QK circuit for W_A"),
+              ("disentangled", "paper", "disentangled by the paper's own recipe"))
+    for architecture, recipe, words in groups:
+        names = [name for name, found in numbers.items() if name.startswith(architecture)
+                 and name.endswith("-paper") == (recipe == "paper") and found["branch"] == "direct"]
         if names:
-            sentences.append(f"Mean row KL over {len(names)} {words}: {span('attention_softmax', names)} by the "
-                             f"paper's probe, {span('attention', names)} with the gauge fixed by the stationary "
-                             f"marginal; knowing that marginal alone gives {numbers[names[0]]['control']:.3f}.")
+            sentences.append(f"Mean row KL over direct models, {len(names)} {words}: "
+                             f"{span('attention_softmax', names)} by the paper's probe, {span('attention', names)} "
+                             "with the gauge fixed by the stationary marginal; knowing that marginal alone gives "
+                             f"{numbers[names[0]]['control']:.3f}.")
     if SHOWN.name in numbers:
         shown = numbers[SHOWN.name]
         sentences.append(f"The probe depends on a choice that the model does not have: taking each query's mean score "

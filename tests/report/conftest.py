@@ -4,9 +4,10 @@ import pytest
 
 from mtdinterp import MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.construction import one_step
+from mtdinterp.estimators import tune_learning_rate
 from mtdinterp.report import collect
 
-HOSTILE = "<script>document.title = 'taken'<|`*"
+HOSTILE = "<script>document.title = 'taken'<|`*$\\\\bad$"
 """What a checkpoint of somebody else's might be called."""
 
 
@@ -19,8 +20,8 @@ def task():
 def construction(tmp_path_factory, task):
     """Of a construction with a hostile name, and a history that it never had."""
     history = load_checkpoint("disentangled-m4-T64").history
-    path = save_checkpoint(tmp_path_factory.mktemp("models") / HOSTILE, one_step(task.transition, 3, 24, 12.0), task,
-                           history=history)
+    model = one_step(task.transition, 3, 24, tune_learning_rate(task, 24).beta)
+    path = save_checkpoint(tmp_path_factory.mktemp("models") / HOSTILE, model, task, history=history)
     return collect(load_checkpoint(path))
 
 

@@ -151,7 +151,7 @@ def test_seeds_are_averaged(made):
     (over,) = found.numbers["mean_over_seeds"]
     assert over["seeds"] == len(seeds) == 3
     assert over["over_two_step"] == pytest.approx(sum(seeds) / 3)
-    assert over["over_two_step_stderr"] == pytest.approx(torch.tensor(seeds, dtype=torch.float64).std().item())
+    assert over["over_two_step_spread"] == pytest.approx(torch.tensor(seeds, dtype=torch.float64).std().item())
 
 
 def test_entropy_of_the_right_sign_and_stopping_early_beat_the_mle(made):
