@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -13,6 +13,7 @@ from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
 from mtdinterp.fitting import Evidence, one_step_weights
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.models import LensTransformer
 
 HOOKS = {
     "pattern": "attention",
@@ -129,10 +130,26 @@ def _model(scene: Scene) -> dict[str, Any]:
         "longest": config.length,
         "exact_length": config.exact_length,
         "named_stream": named,
-        "blocks": [{"name": name, "width": scene.model.stream.width_of(name)} for name in scene.model.stream],
+        "blocks": [_place(scene.model, name) for name in scene.model.stream],
         "hooks": [name for name in HOOKS if name in here],
         "transition": scene.task.transition.tolist(),
     }
+
+
+def _place(model: LensTransformer, name: str) -> dict[str, Any]:
+    """A block, the layer that writes it (-1 for the input), the first that reads it, and where to edit it.
+
+    Blocks of a concatenated stream are edited where they are first read. An additive stream goes on being added to, so
+    there it is before the last layer.
+    """
+    columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
+    additive = layers[0].reads.stop == model.stream.width
+    reads = next((number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop), len(layers))
+    last = len(layers) - 1
+    at = last if additive else reads
+    hook, layer = ("resid_pre", at) if at <= last else ("resid_post", last)
+    return {"name": name, "width": model.stream.width_of(name), "reads": reads,
+            "writes": None if additive else reads - 1, "hook": hook, "layer": layer}
 
 
 def _construction(scene: Scene) -> dict[str, Any]:
