@@ -1,15 +1,13 @@
 """`mtdinterp app`: the workbench, a local page to look at a model's run and change it."""
 
 import argparse
-import socket
-import sys
 from importlib.util import find_spec
 
+from mtdinterp.app.listen import ADDRESS, listen
 from mtdinterp.commands.flags import at_least, not_empty
 from mtdinterp.commands.progress import stages
 
 NEEDED = ("fastapi", "uvicorn", "plotly")
-ADDRESS = "127.0.0.1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,17 +50,3 @@ def run(options: argparse.Namespace) -> int:
             webbrowser.open(url)
         server.run(sockets=[listener])
     return 0
-
-
-def listen(port: int) -> socket.socket:
-    """A socket on this machine alone."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if sys.platform != "win32":
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((ADDRESS, port))
-    except OSError:
-        listener.close()
-        raise ValueError(f"--port: {port} is taken or not allowed; choose another, or 0 for any that is free") from None
-    listener.listen(64)
-    return listener

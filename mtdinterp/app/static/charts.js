@@ -23,7 +23,8 @@ function draw(id, series, categories, methods, title) {
     width: chart.clientWidth, height: chart.clientHeight, bargap: 0.2, margin: { l: 36, r: 6, t: 6, b: 40 },
     xaxis: { type: "category", title: { text: title, standoff: 6, font: { size: 12 } }, showgrid: false },
     // One scale as long as there are shares; what an edit may write beyond them is not cut off.
-    yaxis: { range: [Math.min(0, ...values), Math.max(1, ...values)], nticks: 6, tickformat: ".2f" },
+    yaxis: { range: [Math.min(0, ...values), Math.max(1.02, ...values)], tickformat: ".2f",
+      ...(Math.max(...values) > 1.02 ? { nticks: 6 } : { dtick: 0.25 }) },
   }), CONFIG);
 }
 

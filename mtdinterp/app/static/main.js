@@ -86,6 +86,7 @@ function drawScores() {
   byId("change").textContent = shown(change);
   const difference = kl.after - kl.before;
   byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);
+  byId("clipped").textContent = `An output need not be a distribution: ${shown(view.clipped)} of the edited one was clipped.`;
   byId("scores").tBodies[0].replaceChildren(...Object.entries(kl).filter(([name]) => name !== judge).map(([name, value]) => {
     const row = document.createElement("tr");
     row.dataset.method = name;
@@ -182,7 +183,7 @@ async function start() {
   addEventListener("hashchange", async () => {
     if (location.hash !== toFragment(store.state)) store.begin(await begin());
   });
-  Object.assign(window, { workbench: { store, requests, maps, get view() { return view; }, get shownState() { return shownState; } } });
+  Object.assign(window, { workbench: { store, requests, maps, cones, get view() { return view; }, get shownState() { return shownState; } } });
 }
 
 start().catch(report.fail);

@@ -180,7 +180,10 @@ export class Maps {
 
   rectangle(rows, keys, name) {
     const mark = document.createElementNS(SVG, "rect");
-    const values = { x: keys[0], y: rows[0], width: keys[1] - keys[0], height: rows[1] - rows[0], class: name };
+    // The line lies outside, or it would hide a single row.
+    const out = (1.2 * this.length) / Math.max(1, this.maps[0].above.clientHeight);
+    const values = { x: keys[0] - out, y: rows[0] - out, width: keys[1] - keys[0] + 2 * out,
+      height: rows[1] - rows[0] + 2 * out, class: name };
     for (const [attribute, value] of Object.entries(values)) mark.setAttribute(attribute, value);
     return mark;
   }
