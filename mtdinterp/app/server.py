@@ -34,6 +34,7 @@ from mtdinterp.app.state import (
     State,
     StateError,
     parse_model,
+    parse_option,
     parse_request,
     parse_sampling,
     parse_seed,
@@ -42,7 +43,6 @@ from mtdinterp.app.state import (
 from mtdinterp.app.sweeps import AIMS, Sweeps
 from mtdinterp.app.views import HOOKS, METHODS, WITH_BLOCKS, WITH_KEYS, maps, view
 from mtdinterp.checkpoint_files import ZOO
-from mtdinterp.checks import check_option
 from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.results import to_plain
 from mtdinterp.style import LOOKS
@@ -79,6 +79,11 @@ def create_app(registry: Registry, port: int) -> Guard:
     @app.exception_handler(ValueError)
     async def refuse(request: Request, error: ValueError) -> JSONResponse:
         return JSONResponse({"error": _sentence(error)}, 400 if isinstance(error, StateError) else 422)
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s failed", request.url.path, exc_info=error)
+        return JSONResponse({"error": "This is a defect of the workbench; its terminal has the details."}, 500)
 
     @app.exception_handler(KeyError)
     async def missing(request: Request, error: KeyError) -> JSONResponse:
@@ -136,7 +141,7 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def experiment(request: Request) -> JSONResponse:
         def prepare(given: Any) -> dict[str, Any]:
             fields = parse_request(given, ("state", "name"), ("state", "name"))
-            name = check_option("experiment", str(fields["name"])[:100], EXPERIMENTS)
+            name = parse_option("experiment", fields["name"], EXPERIMENTS)
             scene = opened(fields["state"])
             state = replace(scene.state, edits=EXPERIMENTS[name].edits(scene), selected=0)
             after = open_scene(registry, memory, state)
@@ -169,7 +174,7 @@ def create_app(registry: Registry, port: int) -> Guard:
             if not isinstance(which, list) or not 0 < len(which) <= len(MAPS):
                 raise StateError(f"which: expected a list of {', '.join(MAPS)}")
             scene = opened(fields["state"])
-            return b"".join(_map(scene, check_option("which", name, MAPS)).float().numpy().astype("<f4").tobytes()
+            return b"".join(_map(scene, parse_option("which", name, MAPS)).float().numpy().astype("<f4").tobytes()
                             for name in which)
 
         return Response(await answer(request, collect), media_type="application/octet-stream")
@@ -205,8 +210,7 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def start_sweep(request: Request) -> Any:
         def start(given: Any) -> Any:
             fields = parse_request(given, ("state", "kind", "aim"), ("state", "kind", "aim"))
-            kind, aim = (check_option(name, str(fields[name])[:100], known)
-                         for name, known in (("kind", KINDS), ("aim", AIMS)))
+            kind, aim = parse_option("kind", fields["kind"], KINDS), parse_option("aim", fields["aim"], AIMS)
             return sweeps.start(opened(fields["state"]), kind, aim).to_json()
 
         return await answer(request, start)

@@ -130,7 +130,7 @@ def parse_model(given: Any) -> ModelState:
     fields = _fields("model", given, ("name", "role", "beta", "delta"), ("name",))
     return ModelState(
         name=_word("model name", fields["name"]),
-        role=_one_of("model role", _default(fields.get("role"), "checkpoint"), ROLES),
+        role=parse_option("model role", _default(fields.get("role"), "checkpoint"), ROLES),
         beta=_optional(fields.get("beta"), lambda value: _number("beta", value)),
         delta=_number("delta", _default(fields.get("delta"), 100.0), least=0.0),
     )
@@ -139,6 +139,16 @@ def parse_model(given: Any) -> ModelState:
 def parse_request(given: Any, known: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
     """The fields of a request, refused if one is missing or unknown."""
     return _fields("request", given, known, needed)
+
+
+def parse_option(name: str, value: Any, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """One of the known names, or an error that lists them."""
+    try:
+        return check_option(name, _word(name, value), known)
+    except StateError:
+        raise
+    except ValueError as error:
+        raise StateError(str(error)) from None
 
 
 def parse_seed(given: Any) -> int:
@@ -173,7 +183,7 @@ def _edit(name: str, given: Any, length: int) -> EditState:
 
 def _source(name: str, given: Any) -> SourceState:
     fields = _fields(name, given, ("kind", "value", "values", "layer", "position"), ("kind",))
-    kind = _one_of(f"{name}.kind", fields["kind"], SOURCES)
+    kind = parse_option(f"{name}.kind", fields["kind"], SOURCES)
     needed = TAKES.get(kind)
     if needed is not None and fields.get(needed) is None:
         raise StateError(f"{name}: a source of kind {kind} needs {needed}")
@@ -209,20 +219,11 @@ def _fields(name: str, given: Any, known: Sequence[str], needed: Sequence[str]) 
     if not isinstance(given, Mapping):
         raise StateError(f"{name}: expected an object, got {_shown(given)}")
     for field in given:
-        _one_of(f"{name}'s field", field, known)
+        parse_option(f"{name}'s field", field, known)
     for field in needed:
         if given.get(field) is None:
             raise StateError(f"{name}: {field} is missing")
     return dict(given)
-
-
-def _one_of(name: str, value: Any, known: Sequence[str] | Mapping[str, Any]) -> str:
-    try:
-        return check_option(name, _word(name, value), known)
-    except StateError:
-        raise
-    except ValueError as error:
-        raise StateError(str(error)) from None
 
 
 def _word(name: str, value: Any) -> str:
