@@ -150,6 +150,19 @@ JUNK = (None, True, -1, 0, 3, 1.5, 1e300, -0.0, "", "x", "zero", "pattern", "../
         [None], [1, 2], {"kind": "zero"}, {"a": {"b": []}}, 10**30, float("nan"), float("inf"))
 
 
+WORDS = ("z", "resid_pre", "pattern", "k", "hook_embed", "L1.lag", "L1.H2.lag", "token", "values", "reference", "mean",
+         "weights", "share", "construction", "disentangled-m3-T64")
+
+
+def replacement(value, random):
+    """Something else, often of the same kind: what is well formed must be refused too where it is wrong."""
+    if random.random() < 0.6 and isinstance(value, int) and not isinstance(value, bool):
+        return random.randrange(-2, 14)
+    if random.random() < 0.6 and isinstance(value, str):
+        return random.choice(WORDS)
+    return random.choice(JUNK)
+
+
 def mutated(value, random):
     """The value with one thing in it changed, dropped, doubled or replaced."""
     value = copy.deepcopy(value)
@@ -165,7 +178,7 @@ def mutated(value, random):
             elif action == 2 and isinstance(place, dict):
                 place["".join(random.choices(string.printable, k=5))] = random.choice(JUNK)
             else:
-                place[key] = random.choice(JUNK)
+                place[key] = replacement(place[key], random)
             break
         place = place[key]
     return value
@@ -191,7 +204,7 @@ def test_thousands_of_malformed_requests_never_break_it(registry, fresh):
     }
     seen: dict[int, int] = {}
     with TestClient(create_app(registry, 8765), base_url=HOME) as client:
-        for _ in range(2500):
+        for _ in range(2000):
             path = chance.choice(PATHS)
             body = bodies.get(path, state)
             for _ in range(chance.choice((1, 1, 2, 4))):
@@ -215,5 +228,5 @@ def test_thousands_of_malformed_requests_never_break_it(registry, fresh):
             assert answer.status_code < 500, path
         assert client.post("/api/view", json=state).status_code == 200
     assert seen[400] > 500
-    assert seen[422] > 100
+    assert seen[422] > 30
     assert seen[200] > 100

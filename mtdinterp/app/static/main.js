@@ -43,6 +43,7 @@ const requests = new Latest(async (state, signal) => {
   } finally {
     clearTimeout(waiting);
     waiting = null;
+    if (!byId("cancel").hidden) report.say("");
     byId("cancel").hidden = true;
   }
 }, ([found, begun], state) => {
@@ -51,7 +52,7 @@ const requests = new Latest(async (state, signal) => {
   drawBars(view, labels());
   document.dispatchEvent(new CustomEvent("bars", { detail: { state } }));
   drawScores();
-  report.say(`${Math.round(performance.now() - begun)} ms`);
+  byId("timing").textContent = `${Math.round(performance.now() - begun)} ms`;
   // What is large or far from the eye comes after the bars are painted.
   requestAnimationFrame(() => setTimeout(() => {
     drawLegends(Object.keys(view.weights), labels());
@@ -172,7 +173,8 @@ async function start() {
   new LearnPanel(store, about, report);
   listenToModel();
   listenToKeys();
-  store.onChange((state) => {
+  store.onChange((state, before) => {
+    if (before) report.say(""); // what was said of the state before
     byId("undo").disabled = !store.past.length;
     byId("redo").disabled = !store.future.length;
     requests.put(state);
