@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import torch
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.image import imsave
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import METHODS, View, maps, view
+from mtdinterp.interventions import SweepResult
 from mtdinterp.style import FAINT, INK, LOOKS, PAIR, SEQUENTIAL
 
 COLOURS = {"truth": INK, "exact_bayes": LOOKS["exact_bayes"].colour, "one_step": LOOKS["one_step"].colour,
@@ -29,6 +31,7 @@ STYLE = """
 .mtd table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 .mtd th,.mtd td{text-align:left;padding:3px 14px 3px 0;border-bottom:1px solid #e5e7eb}
 .mtd pre{overflow-x:auto;background:#f3f4f6;padding:10px;border-radius:6px;font-size:.85em;max-height:24em}
+.mtd img.sweep{aspect-ratio:auto;height:12em}
 .mtd code{overflow-wrap:anywhere}
 """
 
@@ -62,6 +65,7 @@ def fragment(scene: Scene) -> str:
         f"{_bars(list(map(str, range(scene.task.vocab_size))), found.predictions)}</figure></div>",
         _scores(found),
         "<h2>Attention</h2>", _maps(scene),
+        f"<h2>Stream at position {scene.state.position % scene.length}</h2>", _blocks(found),
     ]
     return f'<div class="mtd">{"".join(parts)}</div>'
 
@@ -89,6 +93,32 @@ def _maps(scene: Scene) -> str:
         rows.append(f'<div class="row">{figures}</div>')
     return ('<p class="soft">Queries down, keys across, darker is more; one scale, up to '
             f"{largest:.3g}.</p>" + "".join(rows))
+
+
+def _blocks(found: View) -> str:
+    rows = "".join(f"<tr><td><code>{escape(block['name'])}</code></td><td>{_entries(block['before'])}</td>"
+                   f"<td>{_entries(block['after'])}</td></tr>" for block in found.blocks)
+    return f"<table><tr><th>block</th><th>before</th><th>after</th></tr>{rows}</table>"
+
+
+def _entries(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def sweep_fragment(result: SweepResult) -> str:
+    """A sweep as one element: its heatmap by layer and part, and the strongest places."""
+    rows = [(layer, part) for layer in range(len(result.values)) for part in range(len(result.parts))
+            if not result.values[layer, 0, part].isnan()]
+    values = torch.stack([result.values[layer, :, part] for layer, part in rows]) - result.unpatched
+    picture = _picture(values.abs(), values.abs().max().item())
+    names = " · ".join(f"{layer + 1} {result.parts[part]}" for layer, part in rows)
+    strongest = "".join(f"<tr><td>{layer + 1}</td><td>{position}</td><td>{escape(result.parts[part])}</td>"
+                        f"<td>{result.values[layer, position, part].item():.5f}</td></tr>"
+                        for layer, position, part in result.strongest(5))
+    return (f'<div class="mtd"><style>{STYLE}</style><p>{escape(result.summary())}</p>'
+            f'<figure><img class="sweep" alt="patch sweep" src="{picture}"><figcaption>Positions across; down: '
+            f"{escape(names)}. Darker moves the metric more.</figcaption></figure>"
+            f"<table><tr><th>layer</th><th>position</th><th>part</th><th>metric</th></tr>{strongest}</table></div>")
 
 
 def _picture(values: Tensor, largest: float) -> str:

@@ -92,17 +92,8 @@ class Registry:
     def construction(self, name: str, length: int, beta: float | None, delta: float) -> LensTransformer:
         """The construction for a checkpoint's task, as deep as it is; two steps take their constants from the model."""
         constants, checkpoint = self.constants(name, length), self.checkpoint(name)
-        beta = constants.beta if beta is None else beta
-
-        def build() -> LensTransformer:
-            task = checkpoint.task
-            if constants.two_step is not None:
-                return two_step(task.transition, task.order, length, *constants.two_step,
-                                delta=two_step_delta(constants.two_step, delta))
-            make = one_step_standard if checkpoint.model.config.architecture == "standard" else one_step
-            return make(task.transition, task.order, length, beta, delta=delta)
-
-        return self._constructions.get((name, length, beta, delta), build)
+        return self._constructions.get((name, length, beta, delta), lambda: construction_for(
+            checkpoint.model, checkpoint.task, length, constants, beta, delta))
 
 
 def _complete(config: dict[str, Any]) -> bool:
@@ -115,6 +106,18 @@ def _complete(config: dict[str, Any]) -> bool:
 def two_step_delta(constants: TwoStepConstants, delta: float) -> float:
     """Its scores can be as large as its constants, so the mask stands that much higher."""
     return delta + 2 * sum(map(abs, constants))
+
+
+def construction_for(
+    model: LensTransformer, task: MTDTask, length: int, constants: Constants, beta: float | None = None,
+    delta: float = 100.0,
+) -> LensTransformer:
+    """The construction of a model's architecture and depth; β is the fitted one where it is None."""
+    if constants.two_step is not None:
+        return two_step(task.transition, task.order, length, *constants.two_step,
+                        delta=two_step_delta(constants.two_step, delta))
+    make = one_step_standard if model.config.architecture == "standard" else one_step
+    return make(task.transition, task.order, length, constants.beta if beta is None else beta, delta=delta)
 
 
 def fit_constants(model: LensTransformer, task: MTDTask, length: int) -> Constants:

@@ -40,6 +40,8 @@ class Scene:
     """The model beside it: the construction, or the checkpoint where the construction is the one looked at."""
     constants: Constants
     memory: "Memory"
+    extra: tuple[Edit, ...] = ()
+    """Edits in the library's own form, after those of the state: a notebook has them at hand."""
 
     @property
     def length(self) -> int:
@@ -71,6 +73,8 @@ class Scene:
     def after(self) -> Run:
         """With the edits that are on; without any, the very run before."""
         edits = tuple(edit for edit in self.state.edits if edit.on)
+        if self.extra:
+            return observe(self.model, self.tokens, [*(self.edit(edit) for edit in edits), *self.extra])
         return self.with_edits(edits) if edits else self.before
 
     @cached_property

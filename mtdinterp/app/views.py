@@ -12,6 +12,7 @@ from mtdinterp.app.runs import Run
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
 from mtdinterp.fitting import Evidence, one_step_weights
+from mtdinterp.interventions import Edit
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 
@@ -62,7 +63,7 @@ class View:
     blocks: list[dict[str, Any]]
     """What each named block of the stream holds at the chosen position."""
     edits: list[dict[str, Any]]
-    """A line for every edit, and what it reaches of the prediction on its own."""
+    """A line for every edit, and whether it is on."""
 
 
 def view(scene: Scene) -> View:
@@ -92,7 +93,8 @@ def view(scene: Scene) -> View:
         change=kl_divergence(predictions["before"], predictions["after"]).item(),
         clipped=clipped.item(),
         blocks=_blocks(scene),
-        edits=[{"text": describe(scene, edit), "on": edit.on} for edit in state.edits],
+        edits=[*({"text": describe(scene, edit), "on": edit.on} for edit in state.edits),
+               *({"text": describe_extra(edit), "on": True} for edit in scene.extra)],
     )
 
 
@@ -188,6 +190,14 @@ def describe(scene: Scene, edit: EditState) -> str:
     words += [f"{what} {_places(edit.position)}"] if edit.position else []
     words += [f"key {_places(edit.key)}"] if edit.key else []
     return ", ".join(words) + " ← " + _source_words(scene, edit.source)
+
+
+def describe_extra(edit: Edit) -> str:
+    """An edit in the library's own form, in the words of its fields."""
+    places = {name: getattr(edit, name) for name in ("layer", "position", "key", "head", "block")}
+    words = [edit.hook, *(f"{name} {value}" for name, value in places.items() if value is not None)]
+    source = edit.source if isinstance(edit.source, str | float) else type(edit.source).__name__
+    return f"{', '.join(words)} ← {source}"
 
 
 def _source_words(scene: Scene, source: SourceState) -> str:

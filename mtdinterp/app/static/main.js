@@ -145,8 +145,12 @@ function listenToKeys() {
     else return;
     event.preventDefault();
   });
-  // A slider that is let go, or left, has made one step for undo.
-  for (const name of ["pointerup", "focusout"]) document.addEventListener(name, () => store.settle());
+  // A slider makes one step for undo, until it is taken up again or left. It is left by taking up another, too, and then
+  // the other's first value may come before the focus goes: that is no end of anything.
+  let held = false;
+  document.addEventListener("pointerdown", () => { held = true; store.settle(); });
+  for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { held = false; });
+  document.addEventListener("focusout", () => { if (!held) store.settle(); });
 }
 
 async function begin() {

@@ -53,6 +53,7 @@ export class Maps {
     above.setAttribute("preserveAspectRatio", "none");
     above.setAttribute("tabindex", "0");
     above.setAttribute("role", "application");
+    above.setAttribute("aria-label", `Attention of layer ${layer + 1}`);
     const caption = make("figcaption");
     const figure = make("figure", { className: "map", dataset: { layer, which } }, caption,
       make("div", { className: "frame" }, plot, above));
