@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import httpx
-import pytest
 
 from mtdinterp.cli import main
 from mtdinterp.commands import app
@@ -42,7 +41,6 @@ def test_a_port_that_is_taken_is_said(capsys):
     assert "is taken or not allowed; choose another" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", [0])
-def test_it_listens_on_this_machine_alone(port):
-    with app.listen(port) as listener:
+def test_it_listens_on_this_machine_alone():
+    with app.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"

@@ -29,6 +29,7 @@ export class Maps {
       }));
     }
     byId("maps").dataset.column = chosenRadio("column");
+    byId("window").addEventListener("change", () => this.redraw());
     document.addEventListener("pointermove", (event) => this.drag(event));
     document.addEventListener("pointerup", (event) => this.drop(event));
     addEventListener("resize", () => this.redraw());
@@ -102,12 +103,16 @@ export class Maps {
     this.refresh();
   }
 
-  forget() {
-    this.keys = {};
-    this.data = {};
+  /** The first position that is shown: all of them, or the last few of many. */
+  get first() {
+    const most = +byId("window").value;
+    return most && this.length > most ? this.length - most : 0;
   }
 
+  get shown() { return this.length - this.first; }
+
   redraw() {
+    byId("window-field").hidden = this.length <= 64;
     for (const map of this.maps) map.drawn = null;
     for (const map of this.maps) if (map.visible) this.draw(map);
     this.outline();
@@ -128,29 +133,30 @@ export class Maps {
     const size = map.plot.clientWidth, length = this.length;
     if (map.drawn === size || !size || !length) return;
     const [values, isChange] = this.values(map);
-    const named = { before: "before", after: "after", beside: this.beside(), source: "source sequence" };
+    const named = { before: "before", after: "after", beside: this.beside(), source: "source" };
     const mode = { after: "after", change: "change", cone: "cone of the chosen edit" }[chosenRadio("after")];
     const name = map.which === "after" ? mode : named[map.which];
     map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), ` ${name}`);
     map.above.setAttribute("aria-label", `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with shift ` +
       "they select, Enter patches.");
-    map.above.setAttribute("viewBox", `0 0 ${length} ${length}`);
+    const { first, shown: count } = this;
+    map.above.setAttribute("viewBox", `${first} ${first} ${count} ${count}`);
     map.figure.classList.toggle("empty", !values);
     if (!values) {
       map.figure.dataset.says = map.which === "source" ? "No source sequence." : "Choose an edit to see its cone.";
       return;
     }
     const start = map.layer * length * length;
-    const rows = Array.from({ length }, (_, query) => Array.from({ length }, (_, key) => (
-      key > query ? NaN : values[start + query * length + key])));
+    const rows = Array.from({ length: count }, (_, row) => Array.from({ length: count }, (_, column) => (
+      column > row ? NaN : values[start + (first + row) * length + first + column])));
     const ticks = { tickfont: { size: 10 }, showgrid: false, zeroline: false, ticks: "", nticks: 5 };
     Plotly.react(map.plot, [{
-      type: "heatmap", z: rows, zmin: isChange ? -1 : 0, zmax: 1, showscale: false, hoverinfo: "skip",
+      type: "heatmap", z: rows, x0: first, y0: first, zmin: isChange ? -1 : 0, zmax: 1, showscale: false, hoverinfo: "skip",
       colorscale: isChange ? diverging() : sequential(),
     }], layout({
       width: size, height: size - MARGIN.l - MARGIN.r + MARGIN.t + MARGIN.b, margin: MARGIN,
-      xaxis: { ...ticks, range: [-0.5, length - 0.5], title: { text: "key", font: { size: 10 }, standoff: 2 } },
-      yaxis: { ...ticks, range: [length - 0.5, -0.5], title: { text: "query", font: { size: 10 }, standoff: 2 } },
+      xaxis: { ...ticks, range: [first - 0.5, length - 0.5], title: { text: "key", font: { size: 10 }, standoff: 2 } },
+      yaxis: { ...ticks, range: [length - 0.5, first - 0.5], title: { text: "query", font: { size: 10 }, standoff: 2 } },
     }), { ...CONFIG, staticPlot: true });
     map.drawn = size;
   }
@@ -182,7 +188,7 @@ export class Maps {
   rectangle(rows, keys, name) {
     const mark = document.createElementNS(SVG, "rect");
     // The line lies outside, or it would hide a single row.
-    const out = (1.2 * this.length) / Math.max(1, this.maps[0].above.clientHeight);
+    const out = (1.2 * this.shown) / Math.max(1, this.maps[0].above.clientHeight);
     const values = { x: keys[0] - out, y: rows[0] - out, width: keys[1] - keys[0] + 2 * out,
       height: rows[1] - rows[0] + 2 * out, class: name };
     for (const [attribute, value] of Object.entries(values)) mark.setAttribute(attribute, value);
@@ -213,7 +219,7 @@ export class Maps {
 
   cell(event, map) {
     const box = map.above.getBoundingClientRect();
-    const at = (share) => Math.max(0, Math.min(this.length - 1, Math.floor(share * this.length)));
+    const at = (share) => Math.max(this.first, Math.min(this.length - 1, this.first + Math.floor(share * this.shown)));
     return [at((event.clientY - box.top) / box.height), at((event.clientX - box.left) / box.width)];
   }
 
@@ -269,7 +275,7 @@ export class Maps {
       End: [0, this.length], PageUp: [-8, 0], PageDown: [8, 0] }[event.key];
     const [query, key] = this.cursor ?? [0, 0];
     if (step) {
-      const clamp = (value) => Math.max(0, Math.min(this.length - 1, value));
+      const clamp = (value) => Math.max(this.first, Math.min(this.length - 1, value));
       const next = [clamp(query + step[0]), clamp(key + step[1])];
       if (event.shiftKey) this.range = { map, start: this.range?.start ?? [query, key], end: next, byKeys: true };
       else this.range = null;

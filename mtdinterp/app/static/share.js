@@ -39,6 +39,8 @@ export class Sharing {
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
     dialog.showModal();
+    text.setSelectionRange(0, 0);
+    text.scrollTop = 0;
     await this.copy(code, "The code is on the clipboard.");
   }
 
