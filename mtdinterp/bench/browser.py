@@ -64,6 +64,7 @@ def browsing(width: int = 1440, height: int = 900) -> Iterator[Any]:
         browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
             browser.set_script_timeout(60)
+            browser.get("about:blank")  # not the page for new tabs, which has a life of its own
             yield browser
         finally:
             browser.quit()

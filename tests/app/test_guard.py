@@ -204,7 +204,7 @@ def test_thousands_of_malformed_requests_never_break_it(registry, fresh):
     }
     seen: dict[int, int] = {}
     with TestClient(create_app(registry, 8765), base_url=HOME) as client:
-        for _ in range(2000):
+        for _ in range(1600):
             path = chance.choice(PATHS)
             body = bodies.get(path, state)
             for _ in range(chance.choice((1, 1, 2, 4))):
@@ -228,5 +228,5 @@ def test_thousands_of_malformed_requests_never_break_it(registry, fresh):
             assert answer.status_code < 500, path
         assert client.post("/api/view", json=state).status_code == 200
     assert seen[400] > 500
-    assert seen[422] > 30
+    assert seen[422] > 20
     assert seen[200] > 100

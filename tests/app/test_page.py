@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import shutil
-import time
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from mtdinterp.bench.browser import PROGRAMS, browsing, serving, settled
+from mtdinterp.bench.workbench import click_to_bars
 from mtdinterp.interventions import Edit, FromRun, patch, steer_weights
 from mtdinterp.metrics import clip_to_distribution
 
@@ -127,7 +127,8 @@ def page(browser, address):
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert len(asked) > 5
-    assert not [url for url in asked if not url.startswith((address, "data:", "blob:", "about:", "chrome:"))]
+    assert not [url for url in asked if not url.startswith((address, "data:", "blob:", "about:", "chrome:",
+                                                                  "chrome-untrusted:"))]
 
 
 def test_a_first_visit_shows_a_sequence_and_says_what_each_panel_is(page):
@@ -307,6 +308,10 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
     page.until(lambda: page.find("#cancel").is_displayed())  # its construction takes a while to fit
     assert "Opening" in page.find("#status").text
+    page.find("#cancel").click()
+    page.settle()
+    assert page.state["model"]["name"] == "disentangled-m4-T64"
+    Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
     page.until(lambda: page.view["model"]["layers"] == 5)
     page.settle()
     page.click("#sweep-run")
@@ -321,7 +326,8 @@ def test_a_link_in_a_new_tab_gives_the_same_numbers(page):
     page.click_cell(1, "after", 62, 5)
     page.click_cell(2, "beside", 63, 5)
     page.click("#delta-reset")
-    link, numbers = page.browser.current_url, page.view
+    link, numbers = page.script("return workbench.store.link"), page.view
+    page.until(lambda: page.browser.current_url == link)
     page.browser.switch_to.new_window("tab")
     try:
         page.browser.get(link)
@@ -482,9 +488,8 @@ def test_exports_are_what_is_shown(page, tmp_path):
     assert "Layer 2: attention, query 63" in found["html"].read_text()
 
 
-def test_a_click_is_answered_in_time(page):
-    """A generous bound for machines that are busy; `mtdinterp bench --group app` measures against the promise."""
-    page.open()
-    begun = time.perf_counter()
-    page.click_cell(1, "after", 63, 20)
-    assert time.perf_counter() - begun < 5
+def test_the_bench_measures_from_click_to_bars():
+    """Ten times the promise: this machine may be busy, and `mtdinterp bench --group app` measures it in peace."""
+    median, slowest = click_to_bars(quick=True)
+    assert 0 < median.value <= slowest.value
+    assert median.value < 10 * median.aim

@@ -144,7 +144,7 @@ def test_blocks_hold_what_the_stream_holds(fresh, view, checkpoint):
 def test_a_block_can_be_edited_where_the_page_says(fresh, view):
     for name in (NAME, "standard-m4-T64", "disentangled-m3-T64-L5"):
         state = fresh(name)
-        for block in view(state)["model"]["blocks"]:
+        for block in view(state)["model"]["blocks"][:: 1 if name == NAME else 5]:
             given = edit({"kind": "zero"}, block["hook"], layer=block["layer"], block=block["name"], position=[63, 64])
             after = {entry["name"]: entry["after"] for entry in view({**state, "edits": [given]})["blocks"]}
             if name != "standard-m4-T64":  # an additive stream is added to afterwards

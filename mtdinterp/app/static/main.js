@@ -36,7 +36,7 @@ const requests = new Latest(async (state, signal) => {
   const begun = performance.now();
   waiting ??= setTimeout(() => {
     report.say(`Opening ${state.model.name} …`);
-    byId("cancel").hidden = false;
+    byId("cancel").hidden = byId("busy").hidden = false;
   }, PATIENCE);
   try {
     return [await ask("/api/view", state, signal), begun];
@@ -44,7 +44,7 @@ const requests = new Latest(async (state, signal) => {
     clearTimeout(waiting);
     waiting = null;
     if (!byId("cancel").hidden) report.say("");
-    byId("cancel").hidden = true;
+    byId("cancel").hidden = byId("busy").hidden = true;
   }
 }, ([found, begun], state) => {
   view = found;
@@ -135,7 +135,10 @@ function listenToModel() {
 function listenToKeys() {
   byId("undo").addEventListener("click", () => store.undo());
   byId("redo").addEventListener("click", () => store.redo());
-  byId("cancel").addEventListener("click", () => requests.cancel());
+  byId("cancel").addEventListener("click", () => {
+    requests.cancel();
+    store.undo(); // back to what is shown
+  });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches("textarea, input:not([type=range]):not([type=radio]):not([type=checkbox])");
     if (!(event.ctrlKey || event.metaKey) || typing) return;

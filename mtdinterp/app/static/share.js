@@ -8,7 +8,7 @@ import { layout, sequential } from "./theme.js";
 export class Sharing {
   constructor(store, about, maps, report) {
     Object.assign(this, { store, about, maps, report });
-    byId("copy-link").addEventListener("click", () => this.copy(location.href, "The link is on the clipboard."));
+    byId("copy-link").addEventListener("click", () => this.copy(this.store.link, "The link is on the clipboard."));
     byId("copy-python").addEventListener("click", () => this.python().catch(report.fail));
     for (const button of byId("export").querySelectorAll("button")) {
       button.addEventListener("click", () => {

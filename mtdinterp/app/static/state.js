@@ -14,6 +14,8 @@ export function fromFragment(fragment) {
   return JSON.parse(new TextDecoder().decode(Uint8Array.from(text, (letter) => letter.charCodeAt(0))));
 }
 
+const CALM = 150;
+/** Milliseconds without a change after which the link is renewed: browsers refuse to do it at a slider's pace. */
 const LOOKING = ["position", "block", "selected", "head"];
 /** Parts of the state that only say where one looks: changing them is nothing to undo. */
 
@@ -41,6 +43,9 @@ export class Store {
     this.apply(next);
   }
 
+  /** The address of this state. */
+  get link() { return location.origin + location.pathname + toFragment(this.state); }
+
   /** An interaction is over: the next change is a step of its own. */
   settle() { this.tag = null; }
 
@@ -58,7 +63,8 @@ export class Store {
   apply(state) {
     const before = this.state;
     this.state = state;
-    history.replaceState(null, "", toFragment(state));
+    clearTimeout(this.renewal);
+    this.renewal = setTimeout(() => history.replaceState(null, "", toFragment(state)), CALM);
     for (const listener of this.listeners) listener(state, before);
   }
 
