@@ -76,12 +76,12 @@ EXPERIMENTS = {
         _steer, _steered),
     "transplant": Experiment(
         "Transplant an attention map",
-        "The construction's last layer attends with softmax(β·Γ). Give its whole map to the model: if the model takes "
-        "the same step, the prediction should hardly move.",
+        "The construction's last layer attends with softmax(β·Γ). Give one model the whole last map of the other: if "
+        "both take the same step, the prediction should hardly move.",
         _transplant, _transplanted),
     "break": Experiment(
         "Break layer 2",
         "Layer 2 averages the evidence of all positions into Γ. Set its attention at the last position to zero: the "
-        "weights should lose what they knew, and the KL should rise.",
+        "weights should lose what they knew, and the KL should rise, on most sequences.",
         _break, _broken),
 }

@@ -33,20 +33,22 @@ export function shown(value, digits = 4) {
   return value.toFixed(digits);
 }
 
+const short = (value) => (+value).toFixed(2);
+
 /** A labelled slider with its value beside it. */
 export function slider(name, value, { min = 0, max = 1, step = 0.01 } = {}, change) {
   const id = `slider-${Math.random().toString(36).slice(2)}`;
   const input = make("input", { type: "range", id, min, max, step });
   input.value = value;
-  const output = make("output", { for: id, textContent: shown(+value, 2) });
+  const output = make("output", { for: id, textContent: short(value) });
   input.addEventListener("input", () => {
-    output.textContent = shown(+input.value, 2);
+    output.textContent = short(input.value);
     change(+input.value);
   });
   const row = make("div", { className: "slider" }, make("label", { htmlFor: id, textContent: name }), input, output);
   row.set = (next) => {
     if (document.activeElement !== input) input.value = next;
-    output.textContent = shown(next, 2);
+    output.textContent = short(next);
   };
   return row;
 }

@@ -173,6 +173,8 @@ export class Maps {
   // Outlines.
 
   outline() {
+    // Where one column is shown at a time, the others have no size.
+    this.pixels = Math.max(...this.maps.map((map) => map.above.clientHeight), 1);
     for (const map of this.maps) {
       const marks = [];
       if (map.which === "after") marks.push(...this.editMarks(map.layer), ...this.coneMarks(map.layer));
@@ -188,7 +190,7 @@ export class Maps {
   rectangle(rows, keys, name) {
     const mark = document.createElementNS(SVG, "rect");
     // The line lies outside, or it would hide a single row.
-    const out = (1.2 * this.shown) / Math.max(1, this.maps[0].above.clientHeight);
+    const out = (1.2 * this.shown) / this.pixels;
     const values = { x: keys[0] - out, y: rows[0] - out, width: keys[1] - keys[0] + 2 * out,
       height: rows[1] - rows[0] + 2 * out, class: name };
     for (const [attribute, value] of Object.entries(values)) mark.setAttribute(attribute, value);

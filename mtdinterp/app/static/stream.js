@@ -47,7 +47,8 @@ export class StreamPanel {
     picture.setAttribute("aria-hidden", "true");
     [[before, colours.before, 0.12], [after, colours.after, 0.5]].forEach(([values, colour, shift]) => {
       values.forEach((value, at) => {
-        const bar = document.createElementNS(SVG, "rect"), size = Math.abs(value ?? 0) / largest;
+        // By the square root, as the maps: a lag block holds far less than a token's one.
+        const bar = document.createElementNS(SVG, "rect"), size = Math.sqrt(Math.abs(value ?? 0) / largest);
         const place = { x: at + shift, width: 0.38, y: value > 0 ? 1 - size : 1, height: size, fill: colour };
         for (const [name, number] of Object.entries(place)) bar.setAttribute(name, number);
         picture.append(bar);

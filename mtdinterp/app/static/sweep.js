@@ -91,8 +91,7 @@ export class SweepPanel {
     }], layout({
       width: chart.clientWidth, height: chart.clientHeight, margin: { l: 118, r: 8, t: 8, b: 40 },
       xaxis: { title: { text: "position", standoff: 6 }, showgrid: false, zeroline: false, range: [-0.5, length - 0.5] },
-      yaxis: { tickvals: names.map((_, row) => row), ticktext: names, autorange: "reversed", showgrid: false,
-        zeroline: false, tickfont: { size: names.length > 24 ? 7 : 11 } },
+      yaxis: { ...this.ticks(names), autorange: "reversed", showgrid: false, zeroline: false, tickfont: { size: 11 } },
       shapes: [this.mark()],
     }), CONFIG);
     if (!chart.listens) {
@@ -100,6 +99,14 @@ export class SweepPanel {
       chart.on("plotly_hover", ({ points: [{ pointNumber }] }) => this.point(...pointNumber));
       chart.on("plotly_click", ({ points: [{ pointNumber }] }) => this.apply(...pointNumber));
     }
+  }
+
+  /** A name for every row, or where those are too many for every layer. */
+  ticks(names) {
+    const all = names.map((_, row) => row);
+    if (names.length <= 24) return { tickvals: all, ticktext: names };
+    const firsts = all.filter((row) => row === 0 || this.rows[row].layer !== this.rows[row - 1].layer);
+    return { tickvals: firsts, ticktext: firsts.map((row) => `layer ${this.rows[row].layer + 1}`) };
   }
 
   mark() {
