@@ -83,12 +83,11 @@ def _builder(scene: Scene) -> str:
 def _edit(scene: Scene, edit: EditState) -> str:
     source = edit.source
     if source.kind == "weights":
-        layer = "" if edit.layer is None else f", layer={edit.layer}"
-        return f"steering_edit({list(source.values or ())}{layer})"
-    where = [f"{name}={value}" for name, value in (("layer", source.layer), ("position", source.position))
+        at = "" if edit.layer is None else f", layer={edit.layer}"
+        return f"steering_edit({list(source.values or ())}{at})"
+    layer = scene.layer_beside(edit) if source.kind == "reference" else source.layer
+    where = [f"{name}={value}" for name, value in (("layer", layer), ("position", source.position))
              if value is not None]
-    if source.kind == "reference" and source.layer is None and edit.layer is not None:
-        where = [f"layer={scene.answers(edit.layer)}", *where]
     words = {
         "zero": "'zero'",
         "mean": "MeanOver(many)",

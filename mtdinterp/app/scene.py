@@ -104,6 +104,11 @@ class Scene:
         """The layer of the model beside that answers this one's."""
         return counterpart(layer, len(self.model.blocks), len(self.reference.blocks))
 
+    def layer_beside(self, edit: EditState) -> int | None:
+        """The layer of the model beside that an edit takes from."""
+        layer = edit.layer if edit.source.layer is None else edit.source.layer
+        return None if layer is None else self.answers(layer)
+
     def edit(self, edit: EditState) -> Edit:
         """The edit with its source looked up."""
         plain = plain_edit(edit)
@@ -121,8 +126,7 @@ class Scene:
             layer = edit.source.layer
         else:
             model, tokens, role = self.reference, self.tokens, ("beside", *self._own)
-            layer = self.answers(edit.layer) if edit.layer is not None and edit.source.layer is None else (
-                edit.source.layer)
+            layer = self.layer_beside(edit)
         where = FromRun(tokens, model, layer=layer, position=edit.source.position)
         taken = name if layer is None else hook_name(model, Edit(name.rsplit("hook_", 1)[1], "zero", layer=layer))
         shown = self.memory.tensor((role, tuple(tokens[0].tolist()), taken),

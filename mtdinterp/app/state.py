@@ -45,7 +45,10 @@ class StateError(ValueError):
 
 @dataclass(frozen=True)
 class SourceState:
-    """What an edit puts in its place; `layer` and `position` where a run is taken from somewhere else."""
+    """What an edit puts in its place; `layer` and `position` where a run is taken from somewhere else.
+
+    A layer is one of the model looked at; of the model beside it means the one that answers.
+    """
 
     kind: str
     value: float | None = None

@@ -6,6 +6,7 @@ import sys
 
 import httpx
 
+from mtdinterp.bench import workbench
 from mtdinterp.cli import main
 from mtdinterp.commands import app
 
@@ -39,6 +40,13 @@ def test_a_port_that_is_taken_is_said(capsys):
         taken.listen()
         assert main(["app", "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
     assert "is taken or not allowed; choose another" in capsys.readouterr().err
+
+
+def test_a_bench_without_a_browser_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(workbench, "missing", lambda: ["chromium", "selenium"])
+    (line,) = workbench.click_to_bars(quick=True)
+    assert line.value is None
+    assert "chromium, selenium is missing" in line.name
 
 
 def test_it_listens_on_this_machine_alone():

@@ -3,12 +3,19 @@
 export class Refused extends Error {}
 
 async function send(path, body, signal) {
-  const response = await fetch(path, body === undefined ? { signal } : {
-    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
-  });
+  const response = await fetch(
+    path,
+    body === undefined
+      ? { signal }
+      : { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal },
+  );
   if (response.ok) return response;
   let sentence = `The server answered ${response.status}.`;
-  try { sentence = (await response.json()).error ?? sentence; } catch { /* no JSON: the status says it */ }
+  try {
+    sentence = (await response.json()).error ?? sentence;
+  } catch {
+    /* no JSON: the status says it */
+  }
   throw new Refused(sentence);
 }
 
@@ -35,7 +42,9 @@ export class Latest {
     this.running?.abort();
   }
 
-  get idle() { return !this.running && !this.waiting; }
+  get idle() {
+    return !this.running && !this.waiting;
+  }
 
   async work() {
     while (this.waiting) {

@@ -1,6 +1,7 @@
-// Attention maps: plotly draws them; a layer above takes pointer and keys, and outlines what is edited and reached.
+// Attention maps: plotly draws them; a layer above outlines what is pointed at, edited and reached.
 
 import { askBytes, Latest } from "./api.js";
+import { Brush } from "./brush.js";
 import { byId, chosenRadio, make, shown } from "./dom.js";
 import { CONFIG, diverging, layout, sequential } from "./theme.js";
 
@@ -11,27 +12,32 @@ const SVG = "http://www.w3.org/2000/svg";
 export class Maps {
   constructor(store, about, report) {
     Object.assign(this, { store, about, report, maps: [], data: {}, keys: {}, cone: null, cursor: null, length: 0 });
-    this.visible = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) {
-        target.map.visible = isIntersecting;
-        if (isIntersecting) this.draw(target.map);
-      }
-    }, { rootMargin: "200px" });
+    this.brush = new Brush(store, this);
+    this.visible = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) {
+          target.map.visible = isIntersecting;
+          if (isIntersecting) this.draw(target.map);
+        }
+      },
+      { rootMargin: "200px" },
+    );
     this.requests = new Latest(
       ({ state, which }, signal) => askBytes("/api/maps", { state, which }, signal),
-      (bytes, input) => this.take(bytes, input), report.fail,
+      (bytes, input) => this.take(bytes, input),
+      report.fail,
     );
     for (const name of ["after", "column"]) {
-      document.querySelectorAll(`input[name="${name}"]`).forEach((radio) => radio.addEventListener("change", () => {
-        byId("maps").dataset.column = chosenRadio("column");
-        this.refresh();
-        this.redraw();
-      }));
+      document.querySelectorAll(`input[name="${name}"]`).forEach((radio) =>
+        radio.addEventListener("change", () => {
+          byId("maps").dataset.column = chosenRadio("column");
+          this.refresh();
+          this.redraw();
+        }),
+      );
     }
     byId("maps").dataset.column = chosenRadio("column");
     byId("window").addEventListener("change", () => this.redraw());
-    document.addEventListener("pointermove", (event) => this.drag(event));
-    document.addEventListener("pointerup", (event) => this.drop(event));
     addEventListener("resize", () => this.redraw());
   }
 
@@ -56,13 +62,16 @@ export class Maps {
     above.setAttribute("role", "application");
     above.setAttribute("aria-label", `Attention of layer ${layer + 1}`);
     const caption = make("figcaption");
-    const figure = make("figure", { className: "map", dataset: { layer, which } }, caption,
-      make("div", { className: "frame" }, plot, above));
+    const figure = make(
+      "figure",
+      { className: "map", dataset: { layer, which } },
+      caption,
+      make("div", { className: "frame" }, plot, above),
+    );
     const map = { layer, which, plot, above, figure, caption, visible: false, drawn: null };
     figure.map = map;
-    above.addEventListener("pointerdown", (event) => this.press(event, map));
     above.addEventListener("pointermove", (event) => this.point(map, ...this.cell(event, map)));
-    above.addEventListener("keydown", (event) => this.press_key(event, map));
+    this.brush.listen(map);
     above.addEventListener("focus", () => this.point(map, ...(this.cursor ?? [this.length - 1, 0])));
     byId("maps").append(figure);
     this.visible.observe(figure);
@@ -84,13 +93,17 @@ export class Maps {
   refresh() {
     const wanted = this.wanted();
     const which = Object.keys(wanted).filter((name) => this.keys[name] !== wanted[name]);
-    if (!this.store.state.source) delete this.data.source;
+    for (const name of Object.keys(this.data).filter((other) => !(other in wanted))) {
+      delete this.data[name];
+      delete this.keys[name];
+    }
     if (which.length) this.requests.put({ state: this.store.state, which, wanted, layers: this.layers });
     else this.outline();
   }
 
   take(bytes, { state, which, wanted, layers }) {
-    const length = state.tokens.length, size = layers * length * length;
+    const length = state.tokens.length,
+      size = layers * length * length;
     which.forEach((name, number) => {
       this.data[name] = new Float32Array(bytes, 4 * number * size, size);
       this.keys[name] = wanted[name];
@@ -109,7 +122,9 @@ export class Maps {
     return most && this.length > most ? this.length - most : 0;
   }
 
-  get shown() { return this.length - this.first; }
+  get shown() {
+    return this.length - this.first;
+  }
 
   redraw() {
     byId("window-field").hidden = this.length <= 64;
@@ -130,15 +145,18 @@ export class Maps {
   }
 
   draw(map) {
-    const size = map.plot.clientWidth, length = this.length;
+    const size = map.plot.clientWidth,
+      length = this.length;
     if (map.drawn === size || !size || !length) return;
     const [values, isChange] = this.values(map);
     const named = { before: "before", after: "after", beside: this.beside(), source: "source" };
     const mode = { after: "after", change: "change", cone: "cone of the chosen edit" }[chosenRadio("after")];
     const name = map.which === "after" ? mode : named[map.which];
     map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), ` ${name}`);
-    map.above.setAttribute("aria-label", `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with shift ` +
-      "they select, Enter patches.");
+    map.above.setAttribute(
+      "aria-label",
+      `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with shift ` + "they select, Enter patches.",
+    );
     const { first, shown: count } = this;
     map.above.setAttribute("viewBox", `${first} ${first} ${count} ${count}`);
     map.figure.classList.toggle("empty", !values);
@@ -147,21 +165,50 @@ export class Maps {
       return;
     }
     const start = map.layer * length * length;
-    const rows = Array.from({ length: count }, (_, row) => Array.from({ length: count }, (_, column) => (
-      column > row ? NaN : values[start + (first + row) * length + first + column])));
+    const rows = Array.from({ length: count }, (_, row) =>
+      Array.from({ length: count }, (_, column) =>
+        column > row ? NaN : values[start + (first + row) * length + first + column],
+      ),
+    );
     const ticks = { tickfont: { size: 10 }, showgrid: false, zeroline: false, ticks: "", nticks: 5 };
-    Plotly.react(map.plot, [{
-      type: "heatmap", z: rows, x0: first, y0: first, zmin: isChange ? -1 : 0, zmax: 1, showscale: false, hoverinfo: "skip",
-      colorscale: isChange ? diverging() : sequential(),
-    }], layout({
-      width: size, height: size - MARGIN.l - MARGIN.r + MARGIN.t + MARGIN.b, margin: MARGIN,
-      xaxis: { ...ticks, range: [first - 0.5, length - 0.5], title: { text: "key", font: { size: 10 }, standoff: 2 } },
-      yaxis: { ...ticks, range: [length - 0.5, first - 0.5], title: { text: "query", font: { size: 10 }, standoff: 2 } },
-    }), { ...CONFIG, staticPlot: true });
+    Plotly.react(
+      map.plot,
+      [
+        {
+          type: "heatmap",
+          z: rows,
+          x0: first,
+          y0: first,
+          zmin: isChange ? -1 : 0,
+          zmax: 1,
+          showscale: false,
+          hoverinfo: "skip",
+          colorscale: isChange ? diverging() : sequential(),
+        },
+      ],
+      layout({
+        width: size,
+        height: size - MARGIN.l - MARGIN.r + MARGIN.t + MARGIN.b,
+        margin: MARGIN,
+        xaxis: {
+          ...ticks,
+          range: [first - 0.5, length - 0.5],
+          title: { text: "key", font: { size: 10 }, standoff: 2 },
+        },
+        yaxis: {
+          ...ticks,
+          range: [length - 0.5, first - 0.5],
+          title: { text: "query", font: { size: 10 }, standoff: 2 },
+        },
+      }),
+      { ...CONFIG, staticPlot: true },
+    );
     map.drawn = size;
   }
 
-  beside() { return this.store.state.model.role === "construction" ? "checkpoint" : "construction"; }
+  beside() {
+    return this.store.state.model.role === "construction" ? "checkpoint" : "construction";
+  }
 
   paintScale() {
     const isChange = chosenRadio("after") !== "after";
@@ -178,8 +225,12 @@ export class Maps {
     for (const map of this.maps) {
       const marks = [];
       if (map.which === "after") marks.push(...this.editMarks(map.layer), ...this.coneMarks(map.layer));
-      if (this.range?.map === map) marks.push(this.rectangle(...this.spans(this.range), "range"));
-      if (this.cursor && (this.pointed === map || map.which !== this.pointed?.which) && map.layer === this.pointed?.layer) {
+      if (this.brush.range?.map === map) marks.push(this.rectangle(...this.brush.spans(this.brush.range), "range"));
+      if (
+        this.cursor &&
+        (this.pointed === map || map.which !== this.pointed?.which) &&
+        map.layer === this.pointed?.layer
+      ) {
         const [query, key] = this.cursor;
         marks.push(this.rectangle([query, query + 1], [key, key + 1], this.pointed === map ? "cursor" : "cursor echo"));
       }
@@ -191,19 +242,27 @@ export class Maps {
     const mark = document.createElementNS(SVG, "rect");
     // The line lies outside, or it would hide a single row.
     const out = (1.2 * this.shown) / this.pixels;
-    const values = { x: keys[0] - out, y: rows[0] - out, width: keys[1] - keys[0] + 2 * out,
-      height: rows[1] - rows[0] + 2 * out, class: name };
+    const values = {
+      x: keys[0] - out,
+      y: rows[0] - out,
+      width: keys[1] - keys[0] + 2 * out,
+      height: rows[1] - rows[0] + 2 * out,
+      class: name,
+    };
     for (const [attribute, value] of Object.entries(values)) mark.setAttribute(attribute, value);
     return mark;
   }
 
   editMarks(layer) {
-    const { edits, selected } = this.store.state, all = [0, this.length];
-    return edits.map((edit, index) => {
-      if (edit.on === false || edit.layer !== layer || !this.about.with_keys.includes(edit.hook)) return null;
-      const rows = edit.source.kind === "weights" ? [this.length - 1, this.length] : edit.position ?? all;
-      return this.rectangle(rows, edit.key ?? [0, rows[1]], index === selected ? "edit chosen" : "edit");
-    }).filter(Boolean);
+    const { edits, selected } = this.store.state,
+      all = [0, this.length];
+    return edits
+      .map((edit, index) => {
+        if (edit.on === false || edit.layer !== layer || !this.about.with_keys.includes(edit.hook)) return null;
+        const rows = edit.source.kind === "weights" ? [this.length - 1, this.length] : (edit.position ?? all);
+        return this.rectangle(rows, edit.key ?? [0, rows[1]], index === selected ? "edit chosen" : "edit");
+      })
+      .filter(Boolean);
   }
 
   coneMarks(layer) {
@@ -217,8 +276,9 @@ export class Maps {
     return [mark];
   }
 
-  // Pointer and keys.
+  // Cells.
 
+  /** Query and key under the pointer. */
   cell(event, map) {
     const box = map.above.getBoundingClientRect();
     const at = (share) => Math.max(this.first, Math.min(this.length - 1, this.first + Math.floor(share * this.shown)));
@@ -230,106 +290,12 @@ export class Maps {
     this.cursor = [query, key];
     this.pointed = map;
     const at = map.layer * this.length * this.length + query * this.length + key;
-    const read = COLUMNS.filter((which) => this.data[which]).map((which) => (
-      `${which === "beside" ? this.beside() : which} ${shown(this.data[which][at], 3)}`));
-    byId("readout").textContent = `Layer ${map.layer + 1}, query ${query}, key ${key}: ` +
+    const read = COLUMNS.filter((which) => this.data[which]).map(
+      (which) => `${which === "beside" ? this.beside() : which} ${shown(this.data[which][at], 3)}`,
+    );
+    byId("readout").textContent =
+      `Layer ${map.layer + 1}, query ${query}, key ${key}: ` +
       (key > query ? "in the future, not visible" : `${read.join(" · ")} (offset ${query - key})`);
     this.outline();
-  }
-
-  press(event, map) {
-    if (event.button || !this.length) return;
-    const start = this.cell(event, map);
-    this.range = { map, start, end: start, x: event.clientX, y: event.clientY };
-    map.above.focus({ preventScroll: true });
-    event.preventDefault();
-    this.outline();
-  }
-
-  drag(event) {
-    if (!this.range || this.range.byKeys) return;
-    const { map } = this.range;
-    const over = document.elementFromPoint(event.clientX, event.clientY)?.closest(".map")?.map;
-    this.over?.figure.classList.remove("target");
-    this.over = over && this.canGive(map, over) ? over : null;
-    this.over?.figure.classList.add("target");
-    if (over === map) this.range.end = this.cell(event, map);
-    this.outline();
-  }
-
-  drop(event) {
-    const { range } = this;
-    if (!range || range.byKeys) return;
-    const over = document.elementFromPoint(event.clientX, event.clientY)?.closest(".map")?.map;
-    this.over?.figure.classList.remove("target");
-    this.range = this.over = null;
-    if (over === range.map) this.patch(range);
-    else if (over && this.canGive(range.map, over)) this.give(range, over, this.cell(event, over));
-    else this.outline();
-  }
-
-  canGive(from, to) {
-    return ["source", "beside"].includes(from.which) && ["before", "after"].includes(to.which);
-  }
-
-  press_key(event, map) {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -this.length],
-      End: [0, this.length], PageUp: [-8, 0], PageDown: [8, 0] }[event.key];
-    const [query, key] = this.cursor ?? [0, 0];
-    if (step) {
-      const clamp = (value) => Math.max(this.first, Math.min(this.length - 1, value));
-      const next = [clamp(query + step[0]), clamp(key + step[1])];
-      if (event.shiftKey) this.range = { map, start: this.range?.start ?? [query, key], end: next, byKeys: true };
-      else this.range = null;
-      this.point(map, ...next);
-    } else if (event.key === "Enter" || event.key === " ") {
-      const range = this.range ?? { map, start: [query, key], end: [query, key] };
-      this.range = null;
-      this.patch(range);
-    } else if (event.key === "Escape") {
-      this.range = null;
-      this.outline();
-    } else return;
-    event.preventDefault();
-  }
-
-  spans({ start, end }) {
-    const span = (one, other) => [Math.min(one, other), Math.max(one, other) + 1];
-    const rows = span(start[0], end[0]);
-    return [rows, chosenRadio("brush") === "cell" ? span(start[1], end[1]) : [0, rows[1]]];
-  }
-
-  /** Patch the range of a map: from its own run, or from what is chosen above the maps. */
-  patch(range) {
-    const { map } = range;
-    const kind = { source: "sequence", beside: "reference" }[map.which] ?? byId("brush-source").value;
-    const [position, keys] = this.spans(range);
-    const byCell = chosenRadio("brush") === "cell" || kind === "share";
-    const key = byCell ? (chosenRadio("brush") === "cell" ? keys : [range.start[1], range.start[1] + 1]) : null;
-    const value = { share: 0.5, number: 0 }[kind];
-    this.put({ hook: "pattern", layer: map.layer, position, key, head: this.store.state.head, block: null, on: true,
-      source: { kind, ...(value === undefined ? {} : { value }) } });
-  }
-
-  /** Rows dragged from one map onto another: they keep their offsets. */
-  give(range, to, [query]) {
-    const [rows] = this.spans(range);
-    const size = Math.min(rows[1] - rows[0], this.length - query);
-    const offset = range.start[0] - range.start[1];
-    const cells = chosenRadio("brush") === "cell" && query >= offset;
-    this.put({ hook: "pattern", layer: to.layer, position: [query, query + size], head: this.store.state.head,
-      key: cells ? [query - offset, query - offset + 1] : null, block: null, on: true,
-      source: { kind: range.map.which === "source" ? "sequence" : "reference", layer: range.map.layer,
-        position: rows[0] } });
-  }
-
-  /** Add an edit; at a place that has one it takes its turn, and the same again takes it away. */
-  put(edit) {
-    const { edits } = this.store.state;
-    const place = (other) => JSON.stringify([other.hook, other.layer, other.position, other.key, other.head]);
-    const index = edits.findIndex((other) => other.source.kind !== "weights" && place(other) === place(edit));
-    if (index < 0) this.store.addEdit(edit);
-    else if (JSON.stringify(edits[index].source) === JSON.stringify(edit.source)) this.store.removeEdit(index);
-    else this.store.replaceEdit(index, edit);
   }
 }

@@ -23,12 +23,16 @@ export class SequencePanel {
     byId("length").addEventListener("change", () => this.sample(null));
   }
 
-  look(position) { this.store.change({ position }); }
+  look(position) {
+    this.store.change({ position });
+  }
 
   key(event, id) {
-    const { state } = this.store, tokens = state[id];
+    const { state } = this.store,
+      tokens = state[id];
     if (!tokens) return;
-    const at = this.at(), step = { ArrowLeft: -1, ArrowRight: 1, Home: -tokens.length, End: tokens.length }[event.key];
+    const at = this.at(),
+      step = { ArrowLeft: -1, ArrowRight: 1, Home: -tokens.length, End: tokens.length }[event.key];
     if (step) this.look(Math.max(0, Math.min(tokens.length - 1, at + step)));
     else if (/^[0-9]$/.test(event.key) && !event.ctrlKey && !event.metaKey && +event.key < this.model?.vocab_size) {
       const changed = tokens.with(at, +event.key);
@@ -44,13 +48,18 @@ export class SequencePanel {
 
   /** Typed tokens: separated, or digits in a row. A source of another length, and places beyond the end, go. */
   typed(id, text) {
-    const words = text.trim().split(/[\s,;]+/).filter(Boolean);
+    const words = text
+      .trim()
+      .split(/[\s,;]+/)
+      .filter(Boolean);
     const separated = words.length === 1 && this.model?.vocab_size <= 10 ? [...words[0]] : words;
     const tokens = separated.map(Number);
     const other = this.store.state.tokens.length;
     if (!tokens.length && id === "source") this.store.change({ source: null });
-    else if (!tokens.length || tokens.some((token) => !Number.isInteger(token) || token < 0 ||
-        token >= this.model.vocab_size)) {
+    else if (
+      !tokens.length ||
+      tokens.some((token) => !Number.isInteger(token) || token < 0 || token >= this.model.vocab_size)
+    ) {
       this.report.fail(new Error(`Tokens are the numbers 0 to ${this.model.vocab_size - 1}, separated by blanks.`));
     } else if (id === "source" && tokens.length !== other) {
       this.report.fail(new Error(`The source must have ${other} tokens as the sequence has, got ${tokens.length}.`));
@@ -58,7 +67,8 @@ export class SequencePanel {
   }
 
   replace(id, tokens, weights) {
-    const { state } = this.store, parts = { [id]: tokens };
+    const { state } = this.store,
+      parts = { [id]: tokens };
     if (weights !== undefined) parts.weights = weights;
     if (id === "tokens" && tokens.length !== state.tokens.length) {
       parts.source = null;
@@ -71,35 +81,48 @@ export class SequencePanel {
 
   async sample(weights) {
     try {
-      const { state } = this.store, longer = +byId("length").value || state.tokens.length;
+      const { state } = this.store,
+        longer = +byId("length").value || state.tokens.length;
       const asked = { model: state.model, length: longer, weights, seed: randomSeed() };
       const found = await ask("/api/sample", asked);
       this.replace("tokens", found.tokens, found.weights);
       if (!this.store.state.source) await this.sampleSource("sampling");
-    } catch (error) { this.report.fail(error); }
+    } catch (error) {
+      this.report.fail(error);
+    }
   }
 
   async sampleSource() {
     try {
-      const { state } = this.store, length = state.tokens.length;
+      const { state } = this.store,
+        length = state.tokens.length;
       const found = await ask("/api/sample", { model: state.model, length, weights: null, seed: randomSeed() });
       const { order } = this.model;
       const source = byId("same-end").checked
-        ? [...found.tokens.slice(0, -order), ...state.tokens.slice(-order)] : found.tokens;
+        ? [...found.tokens.slice(0, -order), ...state.tokens.slice(-order)]
+        : found.tokens;
       this.store.change({ source });
-    } catch (error) { this.report.fail(error); }
+    } catch (error) {
+      this.report.fail(error);
+    }
   }
 
   show(view) {
     this.model = view.model;
-    const { tokens, source, weights } = this.store.state, at = this.at();
-    for (const [id, values] of [["tokens", tokens], ["source", source ?? []]]) this.strip(byId(id), values, at);
+    const { tokens, source, weights } = this.store.state,
+      at = this.at();
+    for (const [id, values] of [
+      ["tokens", tokens],
+      ["source", source ?? []],
+    ])
+      this.strip(byId(id), values, at);
     byId("length").max = view.model.longest;
     byId("length").min = view.model.exact_length ? view.model.longest : view.model.order + 1;
     if (document.activeElement !== byId("length")) byId("length").value = tokens.length;
     if (document.activeElement !== byId("typed")) byId("typed").value = tokens.join(" ");
     if (document.activeElement !== byId("typed-source")) byId("typed-source").value = (source ?? []).join(" ");
-    if (this.chosen?.length !== view.model.order) this.sliders(weights ?? Array(view.model.order).fill(1 / view.model.order));
+    if (this.chosen?.length !== view.model.order)
+      this.sliders(weights ?? Array(view.model.order).fill(1 / view.model.order));
   }
 
   strip(strip, values, at) {
@@ -122,10 +145,14 @@ export class SequencePanel {
   /** Sliders for weights to sample from; they always add to one. */
   sliders(weights) {
     this.chosen = weights;
-    const rows = weights.map((weight, lag) => slider(`lag ${lag + 1}`, weight, {}, (value) => {
-      this.chosen = reweighted(this.chosen, lag, value);
-      rows.forEach((row, other) => { if (other !== lag) row.set(this.chosen[other]); });
-    }));
+    const rows = weights.map((weight, lag) =>
+      slider(`lag ${lag + 1}`, weight, {}, (value) => {
+        this.chosen = reweighted(this.chosen, lag, value);
+        rows.forEach((row, other) => {
+          if (other !== lag) row.set(this.chosen[other]);
+        });
+      }),
+    );
     byId("sample-weights").replaceChildren(...rows);
   }
 }

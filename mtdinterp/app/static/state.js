@@ -24,7 +24,9 @@ export class Store {
     Object.assign(this, { state: null, past: [], future: [], tag: null, listeners: [] });
   }
 
-  onChange(listener) { this.listeners.push(listener); }
+  onChange(listener) {
+    this.listeners.push(listener);
+  }
 
   /** Begin with a state, without a past. */
   begin(state) {
@@ -44,14 +46,22 @@ export class Store {
   }
 
   /** The address of this state. */
-  get link() { return location.origin + location.pathname + toFragment(this.state); }
+  get link() {
+    return location.origin + location.pathname + toFragment(this.state);
+  }
 
   /** An interaction is over: the next change is a step of its own. */
-  settle() { this.tag = null; }
+  settle() {
+    this.tag = null;
+  }
 
-  undo() { this.step(this.past, this.future); }
+  undo() {
+    this.step(this.past, this.future);
+  }
 
-  redo() { this.step(this.future, this.past); }
+  redo() {
+    this.step(this.future, this.past);
+  }
 
   step(from, to) {
     if (!from.length) return;

@@ -3,7 +3,9 @@
 import { byId, reweighted, slider } from "./dom.js";
 
 export class Steering {
-  constructor(store) { Object.assign(this, { store, rows: [] }); }
+  constructor(store) {
+    Object.assign(this, { store, rows: [] });
+  }
 
   show(view) {
     this.view = view;
@@ -17,9 +19,13 @@ export class Steering {
     this.rows.forEach((row, lag) => row.set(now[lag]));
   }
 
-  index() { return this.store.state.edits.findIndex((edit) => edit.source.kind === "weights"); }
+  index() {
+    return this.store.state.edits.findIndex((edit) => edit.source.kind === "weights");
+  }
 
-  edit() { return this.store.state.edits[this.index()]; }
+  edit() {
+    return this.store.state.edits[this.index()];
+  }
 
   /** The model's own weights over the lags, as sliders begin. */
   own() {
@@ -29,10 +35,19 @@ export class Steering {
   }
 
   set(lag, value) {
-    const index = this.index(), { edits } = this.store.state;
+    const index = this.index(),
+      { edits } = this.store.state;
     const values = reweighted(this.edit()?.source.values ?? this.own(), lag, value);
-    const edit = { hook: "pattern", layer: this.layer, position: null, key: null, head: null, block: null, on: true,
-      source: { kind: "weights", values } };
+    const edit = {
+      hook: "pattern",
+      layer: this.layer,
+      position: null,
+      key: null,
+      head: null,
+      block: null,
+      on: true,
+      source: { kind: "weights", values },
+    };
     if (index >= 0) this.store.replaceEdit(index, edit, `steer ${lag}`);
     else this.store.change({ edits: [...edits, edit], selected: edits.length }, `steer ${lag}`);
   }

@@ -10,7 +10,9 @@ export class StreamPanel {
     Object.assign(this, { store, shape: "" });
     byId("position").addEventListener("change", () => {
       const { tokens } = this.store.state;
-      this.store.change({ position: Math.max(0, Math.min(tokens.length - 1, Math.round(+byId("position").value) || 0)) });
+      this.store.change({
+        position: Math.max(0, Math.min(tokens.length - 1, Math.round(+byId("position").value) || 0)),
+      });
     });
   }
 
@@ -27,13 +29,20 @@ export class StreamPanel {
     const largest = Math.max(1, ...view.blocks.flatMap(({ before, after }) => [...before, ...after].map(Math.abs)));
     const focused = document.activeElement?.closest?.("#blocks button")?.dataset.block;
     byId("blocks").replaceChildren(...view.blocks.map((entry) => this.row(entry, largest, entry.name === block)));
-    if (focused) byId("blocks").querySelector(`[data-block="${CSS.escape(focused)}"]`)?.focus();
+    if (focused)
+      byId("blocks")
+        .querySelector(`[data-block="${CSS.escape(focused)}"]`)
+        ?.focus();
     this.sliders(view.blocks.find(({ name }) => name === block));
   }
 
   row(entry, largest, chosen) {
-    const row = make("button", { type: "button", className: "block", dataset: { block: entry.name } },
-      make("code", { textContent: entry.name }), this.bars(entry, largest));
+    const row = make(
+      "button",
+      { type: "button", className: "block", dataset: { block: entry.name } },
+      make("code", { textContent: entry.name }),
+      this.bars(entry, largest),
+    );
     row.setAttribute("aria-pressed", chosen);
     row.title = entry.after.map((value) => shown(value, 3)).join("  ");
     row.addEventListener("click", () => this.store.change({ block: chosen ? null : entry.name }));
@@ -41,14 +50,19 @@ export class StreamPanel {
   }
 
   bars({ before, after }, largest) {
-    const picture = document.createElementNS(SVG, "svg"), colours = barColours();
+    const picture = document.createElementNS(SVG, "svg"),
+      colours = barColours();
     picture.setAttribute("viewBox", `0 0 ${Math.max(before.length, 10)} 2`);
     picture.setAttribute("preserveAspectRatio", "none");
     picture.setAttribute("aria-hidden", "true");
-    [[before, colours.before, 0.12], [after, colours.after, 0.5]].forEach(([values, colour, shift]) => {
+    [
+      [before, colours.before, 0.12],
+      [after, colours.after, 0.5],
+    ].forEach(([values, colour, shift]) => {
       values.forEach((value, at) => {
         // By the square root, as the maps: a lag block holds far less than a token's one.
-        const bar = document.createElementNS(SVG, "rect"), size = Math.sqrt(Math.abs(value ?? 0) / largest);
+        const bar = document.createElementNS(SVG, "rect"),
+          size = Math.sqrt(Math.abs(value ?? 0) / largest);
         const place = { x: at + shift, width: 0.38, y: value > 0 ? 1 - size : 1, height: size, fill: colour };
         for (const [name, number] of Object.entries(place)) bar.setAttribute(name, number);
         picture.append(bar);
@@ -73,19 +87,37 @@ export class StreamPanel {
     const limits = { min: -2, max: 2, step: 0.01 };
     byId("block-sliders").replaceChildren(
       make("h3", { textContent: `${entry.name} at position ${this.at}` }),
-      make("div", { className: "grid2" }, ...entry.after.map((value, at) => slider(`${at}`, value, limits, (next) => (
-        this.set(entry.name, at, next))))));
+      make(
+        "div",
+        { className: "grid2" },
+        ...entry.after.map((value, at) => slider(`${at}`, value, limits, (next) => this.set(entry.name, at, next))),
+      ),
+    );
   }
 
   set(name, at, value) {
     const { state } = this.store;
     const block = this.view.model.blocks.find((other) => other.name === name);
-    const same = (edit) => edit.hook === block.hook && edit.layer === block.layer && edit.block === name &&
-      edit.source.kind === "values" && edit.position?.[0] === this.at && edit.position[1] === this.at + 1;
+    const same = (edit) =>
+      edit.hook === block.hook &&
+      edit.layer === block.layer &&
+      edit.block === name &&
+      edit.source.kind === "values" &&
+      edit.position?.[0] === this.at &&
+      edit.position[1] === this.at + 1;
     const index = state.edits.findIndex(same);
-    const now = index < 0 ? this.view.blocks.find((other) => other.name === name).after : state.edits[index].source.values;
-    const edit = { hook: block.hook, layer: block.layer, position: [this.at, this.at + 1], key: null, head: null,
-      block: name, on: true, source: { kind: "values", values: now.with(at, value) } };
+    const now =
+      index < 0 ? this.view.blocks.find((other) => other.name === name).after : state.edits[index].source.values;
+    const edit = {
+      hook: block.hook,
+      layer: block.layer,
+      position: [this.at, this.at + 1],
+      key: null,
+      head: null,
+      block: name,
+      on: true,
+      source: { kind: "values", values: now.with(at, value) },
+    };
     const tag = `block ${name} ${this.at} ${at}`;
     if (index >= 0) this.store.replaceEdit(index, edit, tag);
     else this.store.change({ edits: [...state.edits, edit], selected: state.edits.length }, tag);

@@ -10,8 +10,15 @@ const EVERY = 100;
 export class SweepPanel {
   constructor(store, about, report) {
     Object.assign(this, { store, report, job: null, result: null, cursor: [0, 0] });
-    fill(byId("sweep-kind"), Object.entries(about.sweeps).map(([name, text]) => [name, text]), "block");
-    fill(byId("sweep-aim"), [["away", "moved from before"], ["towards", "left to the source's"]]);
+    fill(
+      byId("sweep-kind"),
+      Object.entries(about.sweeps).map(([name, text]) => [name, text]),
+      "block",
+    );
+    fill(byId("sweep-aim"), [
+      ["away", "moved from before"],
+      ["towards", "left to the source's"],
+    ]);
     byId("sweep-run").addEventListener("click", () => this.start());
     byId("sweep-cancel").addEventListener("click", () => this.cancel());
     byId("sweep-chart").addEventListener("keydown", (event) => this.key(event));
@@ -25,7 +32,8 @@ export class SweepPanel {
   }
 
   async start() {
-    const state = this.store.state, pair = this.pair();
+    const state = this.store.state,
+      pair = this.pair();
     this.busy(true);
     try {
       this.job = await ask("/api/sweeps", { state, kind: byId("sweep-kind").value, aim: byId("sweep-aim").value });
@@ -57,20 +65,26 @@ export class SweepPanel {
     this.result = result;
     this.of = pair;
     this.rows = [];
-    result.values.forEach((positions, layer) => result.parts.forEach((part, number) => {
-      if (positions[0][number] !== null) this.rows.push({ layer, part, values: positions.map((parts) => parts[number]) });
-    }));
+    result.values.forEach((positions, layer) =>
+      result.parts.forEach((part, number) => {
+        if (positions[0][number] !== null)
+          this.rows.push({ layer, part, values: positions.map((parts) => parts[number]) });
+      }),
+    );
     this.cursor = this.strongest();
     this.draw();
     this.point(...this.cursor);
   }
 
   strongest() {
-    let best = [0, 0], most = -1;
-    this.rows.forEach(({ values }, row) => values.forEach((value, position) => {
-      const moved = Math.abs(value - this.result.unpatched);
-      if (moved > most) [best, most] = [[row, position], moved];
-    }));
+    let best = [0, 0],
+      most = -1;
+    this.rows.forEach(({ values }, row) =>
+      values.forEach((value, position) => {
+        const moved = Math.abs(value - this.result.unpatched);
+        if (moved > most) [best, most] = [[row, position], moved];
+      }),
+    );
     return best;
   }
 
@@ -82,18 +96,48 @@ export class SweepPanel {
   draw() {
     const chart = byId("sweep-chart");
     if (!this.rows?.length || !chart.clientWidth) return;
-    const names = this.rows.map((_, row) => this.name(row)), length = this.rows[0].values.length;
+    const names = this.rows.map((_, row) => this.name(row)),
+      length = this.rows[0].values.length;
     const largest = Math.max(1e-9, ...this.rows.flatMap(({ values }) => values));
-    Plotly.react(chart, [{
-      type: "heatmap", z: this.rows.map(({ values }) => values), zmin: 0, zmax: largest, colorscale: sequential(),
-      colorbar: { thickness: 10, outlinewidth: 0, title: { text: "KL", font: { size: 11 } }, tickfont: { size: 10 } },
-      hoverinfo: "none",
-    }], layout({
-      width: chart.clientWidth, height: chart.clientHeight, margin: { l: 118, r: 8, t: 8, b: 40 },
-      xaxis: { title: { text: "position", standoff: 6 }, showgrid: false, zeroline: false, range: [-0.5, length - 0.5] },
-      yaxis: { ...this.ticks(names), autorange: "reversed", showgrid: false, zeroline: false, tickfont: { size: 11 } },
-      shapes: [this.mark()],
-    }), CONFIG);
+    Plotly.react(
+      chart,
+      [
+        {
+          type: "heatmap",
+          z: this.rows.map(({ values }) => values),
+          zmin: 0,
+          zmax: largest,
+          colorscale: sequential(),
+          colorbar: {
+            thickness: 10,
+            outlinewidth: 0,
+            title: { text: "KL", font: { size: 11 } },
+            tickfont: { size: 10 },
+          },
+          hoverinfo: "none",
+        },
+      ],
+      layout({
+        width: chart.clientWidth,
+        height: chart.clientHeight,
+        margin: { l: 118, r: 8, t: 8, b: 40 },
+        xaxis: {
+          title: { text: "position", standoff: 6 },
+          showgrid: false,
+          zeroline: false,
+          range: [-0.5, length - 0.5],
+        },
+        yaxis: {
+          ...this.ticks(names),
+          autorange: "reversed",
+          showgrid: false,
+          zeroline: false,
+          tickfont: { size: 11 },
+        },
+        shapes: [this.mark()],
+      }),
+      CONFIG,
+    );
     if (!chart.listens) {
       chart.listens = true;
       chart.on("plotly_hover", ({ points: [{ pointNumber }] }) => this.point(...pointNumber));
@@ -111,15 +155,22 @@ export class SweepPanel {
 
   mark() {
     const [row, position] = this.cursor;
-    return { type: "rect", x0: position - 0.5, x1: position + 0.5, y0: row - 0.5, y1: row + 0.5,
-      line: { color: getComputedStyle(document.documentElement).getPropertyValue("--accent").trim(), width: 2 } };
+    return {
+      type: "rect",
+      x0: position - 0.5,
+      x1: position + 0.5,
+      y0: row - 0.5,
+      y1: row + 0.5,
+      line: { color: getComputedStyle(document.documentElement).getPropertyValue("--accent").trim(), width: 2 },
+    };
   }
 
   point(row, position) {
     if (!this.result) return;
     this.cursor = [row, position];
     const stale = this.of === this.pair() ? "" : " The model or a sequence has changed since.";
-    byId("sweep-readout").textContent = `${this.name(row)}, position ${position}: KL ${shown(this.rows[row].values[position], 5)}` +
+    byId("sweep-readout").textContent =
+      `${this.name(row)}, position ${position}: KL ${shown(this.rows[row].values[position], 5)}` +
       ` (unpatched ${shown(this.result.unpatched, 5)}).${stale}`;
     Plotly.relayout(byId("sweep-chart"), { shapes: [this.mark()] });
   }
@@ -128,7 +179,8 @@ export class SweepPanel {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!this.result) return;
     if (step) {
-      const [row, position] = this.cursor, length = this.rows[0].values.length;
+      const [row, position] = this.cursor,
+        length = this.rows[0].values.length;
       const clamp = (value, most) => Math.max(0, Math.min(most, value));
       this.point(clamp(row + step[0], this.rows.length - 1), clamp(position + step[1], length - 1));
     } else if (event.key === "Enter" || event.key === " ") this.apply(...this.cursor);
@@ -138,11 +190,20 @@ export class SweepPanel {
 
   /** The patch of a cell as an edit. */
   apply(row, position) {
-    const { layer, part } = this.rows[row], { kind } = this.result;
+    const { layer, part } = this.rows[row],
+      { kind } = this.result;
     if (this.of !== this.pair()) return;
     const hook = { block: "resid_pre", resid_pre: "resid_pre", attn_out: "attn_out", head: "z" }[kind];
     this.point(row, position);
-    this.store.addEdit({ hook, layer, position: [position, position + 1], key: null, on: true,
-      head: kind === "head" ? +part.slice(1) - 1 : null, block: kind === "block" ? part : null, source: { kind: "sequence" } });
+    this.store.addEdit({
+      hook,
+      layer,
+      position: [position, position + 1],
+      key: null,
+      on: true,
+      head: kind === "head" ? +part.slice(1) - 1 : null,
+      block: kind === "block" ? part : null,
+      source: { kind: "sequence" },
+    });
   }
 }

@@ -5,7 +5,9 @@ export const onScheme = (listener) => dark.addEventListener("change", listener);
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 let looks = {};
-export const setLooks = (given) => { looks = given; };
+export const setLooks = (given) => {
+  looks = given;
+};
 
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const hex = (values) => "#" + values.map((value) => Math.round(value).toString(16).padStart(2, "0")).join("");
@@ -15,14 +17,23 @@ const lightness = (colour) => channels(colour).reduce((sum, value, at) => sum + 
 /** A colour that can be read on the page: dark ones are lifted on a dark page. */
 export function readable(colour) {
   if (!dark.matches) return colour;
-  return lightness(colour) < 60 ? mix(colour, "#ffffff", 0.85) : lightness(colour) < 110 ? mix(colour, "#ffffff", 0.35)
-    : colour;
+  return lightness(colour) < 60
+    ? mix(colour, "#ffffff", 0.85)
+    : lightness(colour) < 110
+      ? mix(colour, "#ffffff", 0.35)
+      : colour;
 }
 
 /** The colour of each kind of bar. */
 export function barColours() {
-  return { truth: variable("--ink"), exact_bayes: readable(looks.exact_bayes), one_step: readable(looks.one_step),
-    construction: readable(looks.construction), before: readable("#9ca3af"), after: readable(looks.model) };
+  return {
+    truth: variable("--ink"),
+    exact_bayes: readable(looks.exact_bayes),
+    one_step: readable(looks.one_step),
+    construction: readable(looks.construction),
+    before: readable("#9ca3af"),
+    after: readable(looks.model),
+  };
 }
 
 const blank = () => variable("--map-none");
@@ -43,13 +54,19 @@ export function diverging() {
 }
 
 export function layout(extra = {}) {
-  const ink = variable("--soft"), line = variable("--line");
+  const ink = variable("--soft"),
+    line = variable("--line");
   const axis = { color: ink, gridcolor: line, zerolinecolor: line, linecolor: line, fixedrange: true };
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    hovermode: "closest",
     font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 12, color: ink },
-    margin: { l: 40, r: 8, t: 8, b: 36 }, ...extra,
-    xaxis: { ...axis, ...extra.xaxis }, yaxis: { ...axis, ...extra.yaxis },
+    margin: { l: 40, r: 8, t: 8, b: 36 },
+    ...extra,
+    xaxis: { ...axis, ...extra.xaxis },
+    yaxis: { ...axis, ...extra.yaxis },
   };
 }
 
