@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 import torch
 from matplotlib.colors import LinearSegmentedColormap
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
-from mtdinterp.app.views import METHODS, View, maps, view
+from mtdinterp.app.views import METHODS, View, beside, maps, view
 from mtdinterp.interventions import SweepResult
 from mtdinterp.style import FAINT, INK, LOOKS, PAIR, SEQUENTIAL
 
@@ -48,7 +47,7 @@ def report_page(scene: Scene, code: str) -> str:
 
 def fragment(scene: Scene) -> str:
     """The view as one element."""
-    found = view(scene)
+    found, names = view(scene), {**METHODS, "construction": beside(scene)}
     state, config = scene.state, scene.model.config
     role = "the construction for its task" if state.model.role == "construction" else config.architecture
     edits = "".join(f"<li>{escape(entry['text'])}{'' if entry['on'] else ' (off)'}</li>" for entry in found.edits)
@@ -60,27 +59,26 @@ def fragment(scene: Scene) -> str:
         f"<p><code>{' '.join(map(str, state.tokens))}</code></p>",
         f"<h2>Edits</h2><ol>{edits}</ol>" if edits else "",
         '<div class="row">',
-        f"<figure><figcaption>In-context weights</figcaption>{_bars(lags, found.weights)}</figure>",
+        f"<figure><figcaption>In-context weights</figcaption>{_bars(lags, found.weights, names)}</figure>",
         f"<figure><figcaption>Prediction of the next token</figcaption>"
-        f"{_bars(list(map(str, range(scene.task.vocab_size))), found.predictions)}</figure></div>",
-        _scores(found),
+        f"{_bars(list(map(str, range(scene.task.vocab_size))), found.predictions, names)}</figure></div>",
+        _scores(found, names),
         "<h2>Attention</h2>", _maps(scene),
         f"<h2>Stream at position {scene.state.position % scene.length}</h2>", _blocks(found),
     ]
     return f'<div class="mtd">{"".join(parts)}</div>'
 
 
-def _scores(found: View) -> str:
+def _scores(found: View, names: Mapping[str, str]) -> str:
     judge = "truth" if found.judge == "truth" else "exact posterior mean"
-    rows = "".join(f"<tr><td>{METHODS[name]}</td><td>{value:.5f}</td></tr>" for name, value in found.kl.items()
+    rows = "".join(f"<tr><td>{names[name]}</td><td>{value:.5f}</td></tr>" for name, value in found.kl.items()
                    if name != found.judge)
     return (f"<h2>Divergence</h2><table><tr><th>method</th><th>KL({judge} ‖ ·)</th></tr>{rows}</table>"
             f'<p class="soft">KL(before ‖ after) = {found.change:.5f}</p>')
 
 
 def _maps(scene: Scene) -> str:
-    columns = {"before": "before", "after": "after", "beside": "beside: " + (
-        "the construction" if scene.state.model.role == "checkpoint" else "the checkpoint")}
+    columns = {"before": "before", "after": "after", "beside": beside(scene)}
     if scene.source is not None:
         columns["source"] = "source sequence"
     found = {which: maps(scene, which) for which in columns}
@@ -91,7 +89,7 @@ def _maps(scene: Scene) -> str:
                           f'src="{_picture(found[which][layer], largest)}"><figcaption>layer {layer + 1}, '
                           f"{escape(words)}</figcaption></figure>" for which, words in columns.items())
         rows.append(f'<div class="row">{figures}</div>')
-    return ('<p class="soft">Queries down, keys across, darker is more; one scale, up to '
+    return ('<p class="soft">Queries down, keys across, darker (by the square root) is more; one scale, up to '
             f"{largest:.3g}.</p>" + "".join(rows))
 
 
@@ -124,11 +122,12 @@ def sweep_fragment(result: SweepResult) -> str:
 def _picture(values: Tensor, largest: float) -> str:
     buffer = io.BytesIO()
     colours = LinearSegmentedColormap.from_list("attention", SEQUENTIAL)
-    imsave(buffer, values.double().numpy(), vmin=0, vmax=max(largest, 1e-9), cmap=colours, format="png")
+    shares = (values.double() / max(largest, 1e-9)).clamp(0, 1).sqrt()  # so that an average can be seen too
+    imsave(buffer, shares.numpy(), vmin=0, vmax=1, cmap=colours, format="png")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _bars(categories: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
+def _bars(categories: Sequence[str], series: Mapping[str, Sequence[float]], names: Mapping[str, str]) -> str:
     """Groups of bars with a legend, as inline SVG."""
     width, height, left, bottom, top = 460, 240, 34, 22, 40
     inner = (width - left) / len(categories)
@@ -149,19 +148,19 @@ def _bars(categories: Sequence[str], series: Mapping[str, Sequence[float]]) -> s
             fill = "none" if name == "truth" else COLOURS[name]
             marks.append(f'<rect x="{x:.1f}" y="{y(values[group]):.1f}" width="{0.9 * bar:.1f}" '
                          f'height="{max(0.0, height - bottom - y(values[group])):.1f}" fill="{fill}" '
-                         f'stroke="{COLOURS[name]}"><title>{METHODS[name]}, {escape(category)}: {values[group]:.4f}'
+                         f'stroke="{COLOURS[name]}"><title>{names[name]}, {escape(category)}: {values[group]:.4f}'
                          "</title></rect>")
         marks.append(f'<text x="{left + (group + 0.5) * inner:.1f}" y="{height - 6}" text-anchor="middle">'
                      f"{escape(category)}</text>")
     return (f'<svg viewBox="0 0 {width} {height}" font-size="11" fill="{INK}" role="img">'
-            f"{_legend(list(series), left)}{''.join(marks)}</svg>")
+            f"{_legend({name: names[name] for name in series}, left)}{''.join(marks)}</svg>")
 
 
-def _legend(names: Sequence[str], left: int) -> str:
-    found: list[Any] = []
-    for number, name in enumerate(names):
+def _legend(names: Mapping[str, str], left: int) -> str:
+    found: list[str] = []
+    for number, (name, words) in enumerate(names.items()):
         x, y = left + 142 * (number % 3), 12 + 14 * (number // 3)
         fill = "none" if name == "truth" else COLOURS[name]
         found.append(f'<rect x="{x}" y="{y - 8}" width="9" height="9" fill="{fill}" stroke="{COLOURS[name]}"/>'
-                     f'<text x="{x + 14}" y="{y}">{METHODS[name]}</text>')
+                     f'<text x="{x + 14}" y="{y}">{words}</text>')
     return "".join(found)

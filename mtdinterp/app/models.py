@@ -55,8 +55,7 @@ class Registry:
         for path in given:
             self._add(find_checkpoint(path))
         for name in zoo_names():
-            if name not in self.entries:
-                self._add(ZOO / name)
+            self._add(ZOO / name)
         self.first = next(iter(self.entries)) if given or FIRST not in self.entries else FIRST
         self._checkpoints: Recent[Checkpoint] = Recent(4)
         self._constants: Recent[Constants] = Recent(64)

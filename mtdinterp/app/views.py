@@ -35,11 +35,12 @@ METHODS = {
     "truth": "truth",
     "exact_bayes": "exact posterior mean",
     "one_step": "one-step MD",
-    "construction": "beside",
+    "construction": "construction",
     "before": "model",
     "after": "model, edited",
 }
-"""What bars stand side by side, in this order."""
+"""What bars stand side by side, in this order. The construction's are the checkpoint's where the construction is the
+model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,11 @@ class View:
     """What each named block of the stream holds at the chosen position."""
     edits: list[dict[str, Any]]
     """A line for every edit, and whether it is on."""
+
+
+def beside(scene: Scene) -> str:
+    """What the model beside is."""
+    return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
 
 
 def view(scene: Scene) -> View:
@@ -171,9 +177,9 @@ def _blocks(scene: Scene) -> list[dict[str, Any]]:
         if of_source is not None:
             values["source"] = of_source.stream
         entry: dict[str, Any] = {kind: rows[position, columns].tolist() for kind, rows in values.items()}
-        beside = scene.reference.stream
-        if name in beside and beside.width_of(name) == stream.width_of(name):
-            entry["beside"] = scene.beside.stream[position, beside[name]].tolist()
+        other = scene.reference.stream
+        if name in other and other.width_of(name) == stream.width_of(name):
+            entry["beside"] = scene.beside.stream[position, other[name]].tolist()
         found.append({"name": name, **entry})
     return found
 
@@ -201,10 +207,9 @@ def describe_extra(edit: Edit) -> str:
 
 
 def _source_words(scene: Scene, source: SourceState) -> str:
-    beside = "the construction" if scene.state.model.role == "checkpoint" else "the checkpoint"
     numbers = " ".join(f"{value:.3g}" for value in (source.values or ())[:6])
     numbers += " …" if len(source.values or ()) > 6 else ""
-    words = {"zero": "zero", "mean": "its mean", "sequence": "source sequence", "reference": beside,
+    words = {"zero": "zero", "mean": "its mean", "sequence": "source sequence", "reference": f"the {beside(scene)}",
              "number": f"{source.value or 0:.3g}", "values": numbers, "weights": numbers,
              "share": f"share {source.value or 0:.3g}"}[source.kind]
     words += f", layer {source.layer + 1}" if source.layer is not None else ""

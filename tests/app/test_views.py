@@ -1,6 +1,7 @@
 """The numbers of the page are those of the library."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from mtdinterp import load_checkpoint
 from mtdinterp.app.cone import cone_maps, reach, reach_mask
 from mtdinterp.app.experiments import EXPERIMENTS
+from mtdinterp.app.models import Registry
 from mtdinterp.app.scene import Memory, open_scene
 from mtdinterp.app.state import EditState, SourceState, parse_state
 from mtdinterp.construction import one_step
@@ -234,6 +236,15 @@ def test_a_given_checkpoint_is_offered_with_all_its_heads(client, registry, fres
     both = [np.frombuffer(client.post("/api/maps", json=body).content, "<f4") for body in asked]
     assert both[2] == pytest.approx((both[0] + both[1]) / 2, abs=1e-6)
     assert not np.array_equal(both[0], both[1])
+
+
+def test_a_directory_named_as_a_zoo_model_hides_none(tmp_path, local_checkpoint):
+    twin = tmp_path / NAME
+    shutil.copytree(local_checkpoint, twin)
+    registry = Registry([twin, local_checkpoint, local_checkpoint])
+    assert registry.entry(NAME).path == twin.resolve()
+    assert registry.entry(f"zoo/{NAME}").length == 64
+    assert list(registry.entries)[:2] == [NAME, "two-heads"]
 
 
 def test_sampling_from_weights_uses_them(client):
