@@ -204,6 +204,24 @@ def test_a_click_patches_a_row_and_the_same_click_takes_it_away(page, checkpoint
     assert page.state["edits"] == []
 
 
+def test_the_cone_shows_what_can_be_reached_and_what_changed(page):
+    page.open()
+    page.click_cell(1, "after", 40, 20)
+    page.click('#after-mode label:nth-of-type(3) input')
+    assert page.script("return workbench.maps.maps.filter((map) => map.which === 'after').map((map) => "
+                       "map.above.querySelectorAll('.reach').length)") == [0, 1, 1]
+    cone = page.script("return workbench.maps.cone")
+    assert [layer["rows"] for layer in cone["layers"]] == [None, [40, 41], [40, 64]]
+    largest = max(layer["largest"] for layer in cone["layers"])
+    layer = max(range(3), key=lambda number: cone["layers"][number]["largest"])
+    drawn = page.script("const {data} = workbench.maps.maps.find((map) => map.which === 'after' && map.layer === "
+                        "arguments[0]).plot; return [data[0].zmax, data[0].z[arguments[1]][arguments[2]]]",
+                        layer, *cone["layers"][layer]["where"])
+    assert drawn[0] == pytest.approx(largest, abs=1e-6)
+    assert abs(drawn[1]) == pytest.approx(largest, abs=1e-6)
+    assert page.find("#most").text == f"+{largest:.3f}"
+
+
 def test_ranges_cells_and_rows_dragged_from_the_source(page):
     page.open()
     page.click('#brush label:nth-of-type(2) input')

@@ -127,6 +127,7 @@ export class Maps {
   }
 
   redraw() {
+    this.findChanges();
     byId("window-field").hidden = this.length <= 64;
     for (const map of this.maps) map.drawn = null;
     for (const map of this.maps) if (map.visible) this.draw(map);
@@ -136,12 +137,20 @@ export class Maps {
 
   /** The values of a map, and whether they are changes. */
   values(map) {
-    const mode = chosenRadio("after");
-    if (map.which === "after" && mode === "cone") return [this.data.cone, true];
-    if (map.which === "after" && mode === "change" && this.data.after && this.data.before) {
-      return [this.data.after.map((value, at) => value - this.data.before[at]), true];
-    }
-    return [this.data[map.which], false];
+    if (map.which !== "after" || chosenRadio("after") === "after") return [this.data[map.which], false];
+    return [this.changes, true];
+  }
+
+  /** Changes of all layers, and the largest of them: all are drawn on one scale that reaches so far. */
+  findChanges() {
+    const { before, after, cone } = this.data,
+      mode = chosenRadio("after");
+    this.changes = mode === "cone" ? cone : null;
+    if (mode === "change" && before && after) this.changes = after.map((value, at) => value - before[at]);
+    this.largest = Math.max(
+      1e-9,
+      (this.changes ?? []).reduce((most, value) => Math.max(most, Math.abs(value)), 0),
+    );
   }
 
   draw(map) {
@@ -179,8 +188,8 @@ export class Maps {
           z: rows,
           x0: first,
           y0: first,
-          zmin: isChange ? -1 : 0,
-          zmax: 1,
+          zmin: isChange ? -this.largest : 0,
+          zmax: isChange ? this.largest : 1,
           showscale: false,
           hoverinfo: "skip",
           colorscale: isChange ? diverging() : sequential(),
@@ -211,10 +220,15 @@ export class Maps {
   }
 
   paintScale() {
-    const isChange = chosenRadio("after") !== "after";
-    const stops = sequential().map(([at, colour]) => `${colour} ${100 * at}%`);
-    byId("scale").style.background = `linear-gradient(90deg, ${stops.join(",")})`;
-    byId("scale").title = isChange ? "attention; changes are red down and blue up, to the same depth" : "attention";
+    const paint = (id, colours) => {
+      const stops = colours.map(([at, colour]) => `${colour} ${100 * at}%`);
+      byId(id).style.background = `linear-gradient(90deg, ${stops.join(",")})`;
+    };
+    paint("scale", sequential());
+    paint("change-scale", diverging());
+    byId("change-legend").style.visibility = this.changes ? "" : "hidden";
+    byId("least").textContent = `−${shown(this.largest, 3)}`;
+    byId("most").textContent = `+${shown(this.largest, 3)}`;
   }
 
   // Outlines.
