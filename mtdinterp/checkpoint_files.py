@@ -70,6 +70,12 @@ def zoo_names() -> list[str]:
                   if (entry / CONFIG).is_file() and not entry.name.startswith("."))
 
 
+def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
+    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L5][-s{seed}]."""
+    depth = "" if layers == 3 else f"-L{layers}"
+    return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
+
+
 def find_checkpoint(path: str | os.PathLike) -> Path:
     """The directory that a path or the name of a zoo model means; a path that exists comes first."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):

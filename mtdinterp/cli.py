@@ -16,6 +16,7 @@ COMMANDS = {
     "patch": ("mtdinterp.commands.patch", "change a model's run at one place, or at every place in turn"),
     "app": ("mtdinterp.commands.app", "look at a model's run in a local page, change it and see what follows"),
     "report": ("mtdinterp.commands.report", "write a page about checkpoints to hand to a colleague"),
+    "reproduce": ("mtdinterp.commands.reproduce", "make the paper's figures again, its claims next to measurements"),
     "construct": ("mtdinterp.commands.construct", "write an exact construction as a checkpoint and compare it"),
     "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios in one run"),
 }

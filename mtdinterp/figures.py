@@ -10,6 +10,9 @@ from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
 from mtdinterp.style import CHANGE, MATPLOTLIB, PAIR, check_figure_path
 
+UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""The same picture is the same file, whenever it is drawn."""
+
 
 @contextmanager
 def styled(width: float, height: float, path: Path) -> Iterator[Any]:
@@ -22,7 +25,7 @@ def styled(width: float, height: float, path: Path) -> Iterator[Any]:
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        figure.savefig(path, metadata=UNDATED.get(path.suffix))
 
 
 def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:

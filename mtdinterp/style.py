@@ -47,7 +47,7 @@ LOOKS = {
     "construction": Look("#7c3aed", "D", "--"),
     "uniform": Look("#9ca3af", "", ":"),
     "one_step": Look("#1d4ed8", "^", "--"),
-    "one_step_theory": Look("#93c5fd", "v", ":"),
+    "one_step_theory": Look("#0891b2", "v", ":"),
     "mirror_descent_2": Look("#2563eb", "v", "-."),
     "mirror_descent_3": Look("#3b82f6", "<", "-."),
     "mirror_descent_4": Look("#60a5fa", ">", "-."),
@@ -56,8 +56,13 @@ LOOKS = {
     "entropic": Look("#4ade80", "P", "-"),
     "exact_bayes": Look("#111827", "*", "-"),
     "two_step_construction": Look("#a78bfa", "d", "--"),
+    "early_stopped": Look("#0e7490", "h", "-."),
+    "entropic_written": Look("#9f1239", "x", ":"),
 }
 """A trained model (disentangled, or any), a trained standard one, the exact constructions, and every estimator."""
+SHADES = (Look("#111827", "o", "-"), Look("#4b5563", "s", "--"), Look("#6b7280", "^", "-."), Look("#9ca3af", "v", ":"),
+          Look("#c4c8cf", "D", "-"))
+"""For several of one kind that is no method: lags, bounds."""
 
 
 def check_figure_path(path: Path) -> Path:

@@ -22,7 +22,7 @@ LAYERS = (
     ("mtdinterp.interventions",),
     ("mtdinterp.figures",),
     ("probes",),
-    ("mtdinterp.report", "mtdinterp.app"),
+    ("mtdinterp.report", "mtdinterp.reproduce", "mtdinterp.app"),
     ("mtdinterp.notebook",),
     ("mtdinterp.bench",),
     ("mtdinterp.commands",),

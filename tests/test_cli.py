@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
                                        ["probe", "--help"], ["patch", "--help"], ["report", "--help"],
-                                       ["bench", "--help"], ["app", "--help"]])
+                                       ["reproduce", "--help"], ["bench", "--help"], ["app", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -71,6 +71,8 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"], "expected zero, mean, noise, other"),
         (["report", "nowhere"], "nowhere: no such checkpoint directory"),
         (["report", "disentangled-m4-T64", "-o", "a.pdf"], "expected a file that ends in .html"),
+        (["reproduce", "figure-4"], "no figure is called 'figure-4'"),
+        (["reproduce", "gradient", "-o", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
         (["app", "nowhere"], "nowhere: no such checkpoint directory"),
         (["app", "tests"], "tests: not a checkpoint, config.json is missing"),

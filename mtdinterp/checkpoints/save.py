@@ -61,7 +61,7 @@ def describe(
         },
         "recipe": dict(recipe) if recipe is not None else None,
         "seeds": dict(seeds or {}),
-        "versions": _versions(),
+        "versions": versions(),
     }
 
 
@@ -91,7 +91,8 @@ def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None
         path.write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """What decides results, by name."""
     return {
         "mtdinterp": __version__,
         "python": platform.python_version(),

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtdinterp.checkpoint_files import model_name
 from mtdinterp.commands.flags import (
     add_json_flag,
     add_model_flags,
@@ -69,12 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
     defaults = {action.dest: action.default for action in parser._actions}
     parser.set_defaults(run=lambda options: run(options, defaults))
-
-
-def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
-    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L5][-s{seed}]."""
-    depth = "" if layers == 3 else f"-L{layers}"
-    return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
 
 
 def run(options: argparse.Namespace, defaults: dict[str, Any]) -> int:

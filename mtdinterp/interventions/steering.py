@@ -62,6 +62,8 @@ class DoseResponse:
     attention over the lags, normalised."""
     moved: tuple[float, ...]
     """Mean total variation of the output from where it was."""
+    expected: tuple[float, ...]
+    """The same of the formula."""
     explained: float
     """R² of the outputs' movement by the formula's, at the largest dose; not a number where nothing should move."""
 
@@ -90,16 +92,18 @@ def dose_response(
     own = own / own.sum(-1, keepdim=True)
     start = clip_to_distribution(found.before)[0]
     formula_start = predict_next(task.transition, sequence, own)
-    divergence, moved = [], []
+    divergence, moved, expected = [], [], []
     for dose in doses:
         output = clip_to_distribution(steer_weights(model, sequence, wanted, dose))[0]
         formula = predict_next(task.transition, sequence, (1 - dose) * own + dose * wanted)
         divergence.append(kl_divergence(formula, output).mean().item())
         moved.append(0.5 * (output - start).abs().sum(-1).mean().item())
+        expected.append(0.5 * (formula - formula_start).abs().sum(-1).mean().item())
     change, predicted = output - start, formula - formula_start
     total = predicted.square().sum().item()
     explained = 1 - (change - predicted).square().sum().item() / total if total > 0 else math.nan
-    return DoseResponse(tuple(float(dose) for dose in doses), tuple(divergence), tuple(moved), explained)
+    return DoseResponse(tuple(float(dose) for dose in doses), tuple(divergence), tuple(moved), tuple(expected),
+                        explained)
 
 
 @dataclass(frozen=True)

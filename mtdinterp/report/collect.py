@@ -27,6 +27,7 @@ from mtdinterp.interventions import (
 )
 from mtdinterp.interventions.algorithm import ONE_STEP, TWO_STEP
 from mtdinterp.metrics import Score, score
+from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import attention, predictions
 from mtdinterp.training.evaluation import held_out_data
 from probes.compare_attention import construction_with, counterpart
@@ -74,6 +75,11 @@ class Findings:
     weights_hash: str
 
     @property
+    def one_step_deep(self) -> bool:
+        """Whether the model has layers for one step of mirror descent and no more."""
+        return self.checkpoint.model.config.n_layers < 5
+
+    @property
     def kl_ratio(self) -> float:
         """KL of the model over that of tuned one-step mirror descent."""
         return self.model_score.kl / self.estimators["one_step"].kl if self.estimators["one_step"].kl > 0 else math.nan
@@ -82,8 +88,13 @@ class Findings:
 STAGES = ("scores", "transition matrix", "β", "attention", "latents", "algorithm", "interventions", "circuit")
 
 
+@torch_on_one_thread()
 def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] = lambda name: None) -> Findings:
-    """Measure everything; `stage` is told what comes next."""
+    """Measure everything; `stage` is told what comes next.
+
+    On one thread: it is thousands of small operations, which two threads do no faster, and ten times slower while
+    another program wants a core.
+    """
     model, task = checkpoint.model, checkpoint.task
     length = model.config.length
     stage("scores")

@@ -92,7 +92,8 @@ def _answer(findings: Findings) -> tuple[str, ...]:
         sentences.append("It gives every lag the same weight and infers nothing in context: this is where training "
                          "stalls.")
     else:
-        sentences.append(f"Its β is {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and "
+        its = "Its β is" if findings.one_step_deep else "Read as one step of mirror descent, its β is"
+        sentences.append(f"{its} {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and "
                          f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output; the optimum for this task and "
                          f"length is {beta.optimal:.2f}.")
     sentences.append(f"Layer 1 {BRANCHES[transition.branch]}; π recovered from its attention has row KL "
@@ -117,8 +118,8 @@ def _over_bayes(findings: Findings) -> str:
 
 def _misfits(findings: Findings) -> list[str]:
     """Every claim that failed, in words."""
-    return [f"{claim.claim}: not so, {claim.number} (control {claim.control})." for claim in _claims(findings)
-            if claim.passed is False]
+    return [f"{claim.claim}: not so; {claim.evidence} {claim.number} (control: {claim.control})."
+            for claim in _claims(findings) if claim.passed is False]
 
 
 def _claims(findings: Findings) -> tuple[Claim, ...]:
@@ -127,7 +128,7 @@ def _claims(findings: Findings) -> tuple[Claim, ...]:
     claims = [
         Claim("It infers weights in context", "KL to the truth", f"{findings.model_score.kl:.5f}",
               f"uniform weights {uniform:.5f}", findings.model_score.kl < 0.8 * uniform),
-        Claim("A known estimator explains its predictions", f"KL(model ‖ {algorithm.best})",
+        Claim("A known estimator explains its predictions", f"KL(model ‖ {WORDS[algorithm.best]})",
               f"{algorithm.divergences[algorithm.best]:.1e} ({algorithm.explained:.1%})",
               f"uniform weights {algorithm.divergences.get('uniform', float('nan')):.1e}",
               algorithm.explained >= EXPLAINED),
@@ -141,9 +142,13 @@ def _claims(findings: Findings) -> tuple[Claim, ...]:
               f"marginal only {transition.control_kl:.4f}",
               transition.row_kl["output"] < RECOVERED * transition.control_kl),
         _beta_claim("β by attention is the optimum", beta.attention, beta.attention_stderr, beta.optimal,
-                    beta.attention_r2),
-        _beta_claim("β by output is the optimum", beta.output, beta.output_stderr, beta.optimal, beta.output_r2),
+                    beta.attention_r2, findings.one_step_deep),
+        _beta_claim("β by output is the optimum", beta.output, beta.output_stderr, beta.optimal, beta.output_r2,
+                    findings.one_step_deep),
     ]
+    claims += [Claim(f"Layer {layer.layer} attends as the construction", "total variation", f"{layer.distance:.3f}",
+                     f"uniform attention {layer.uniform_distance:.3f}", layer.near)
+               for layer in findings.attention.layers]
     for variable, found in findings.interchanges.items():
         claims.append(Claim(f"It uses {found.site} as {VARIABLES[variable]}", "interchange R²", f"{found.r2:.3f}",
                             f"random place {found.control_r2:.2f}",
@@ -161,8 +166,9 @@ VARIABLES = {"responsibilities": "γ", "mean_responsibilities": "Γ", "weights":
              "reweighted": "Γ²"}
 
 
-def _beta_claim(claim: str, value: float, stderr: float, optimal: float, r2: float) -> Claim:
-    near = abs(value - optimal) <= NEAR_OPTIMUM * abs(optimal) if optimal == optimal else None
+def _beta_claim(claim: str, value: float, stderr: float, optimal: float, r2: float, applies: bool) -> Claim:
+    """The optimum is one-step mirror descent's: a model that may take more steps need not have it."""
+    near = abs(value - optimal) <= NEAR_OPTIMUM * abs(optimal) if applies and optimal == optimal else None
     return Claim(claim, "slope" if "attention" in claim else "nearest one-step mirror descent",
                  f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f})", f"optimum {optimal:.2f}",
                  None if near is None else near and r2 >= EXPLAINED)

@@ -1,4 +1,4 @@
-"""A report on disk: the page, and every number of it as JSON next to it."""
+"""A report on disk: the page or the Markdown, and every number of it as JSON next to it."""
 
 import json
 from collections.abc import Sequence
@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.report.collect import Findings
+from mtdinterp.report.document import compose
+from mtdinterp.report.markdown import write_markdown
 from mtdinterp.report.page import render
 from mtdinterp.report.verdict import judge
 from mtdinterp.results import to_plain
 
 
 def write_report(findings: Sequence[Findings], path: Path, command: str = "") -> tuple[Path, Path]:
-    """Write report.html and, with the same name, report.json; both paths."""
+    """Write report.html, or report.md with its figures, and report.json; both paths."""
     verdicts = [judge(entry) for entry in findings]
     numbers = [as_numbers(entry, to_plain(verdict)) for entry, verdict in zip(findings, verdicts, strict=True)]
+    document = compose(findings, verdicts, command)
     target = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(findings, verdicts, command))
+    if path.suffix == ".md":
+        write_markdown(document, path)
+    else:
+        path.write_text(render(document))
     target.write_text(json.dumps(numbers[0] if len(numbers) == 1 else {"models": numbers}, indent=1) + "\n")
     return path, target
 
@@ -33,5 +39,5 @@ def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
         "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators)},
         **{name: to_plain(getattr(entry, name)) for name in (
             "transition", "beta", "attention", "latents", "algorithm", "development", "interchanges", "steering",
-            "transplants", "sweep", "circuit")},
+            "transplants", "sweep", "circuit", "maps", "tokens")},
     }

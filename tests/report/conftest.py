@@ -1,0 +1,29 @@
+"""Findings are dear to collect: once a process for each model."""
+
+import pytest
+
+from mtdinterp import MTDTask, load_checkpoint, save_checkpoint
+from mtdinterp.construction import one_step
+from mtdinterp.report import collect
+
+HOSTILE = "<script>document.title = 'taken'<|`*"
+"""What a checkpoint of somebody else's might be called."""
+
+
+@pytest.fixture(scope="session")
+def task():
+    return MTDTask.random(5, 3, seed=0)
+
+
+@pytest.fixture(scope="session")
+def construction(tmp_path_factory, task):
+    """Of a construction with a hostile name, and a history that it never had."""
+    history = load_checkpoint("disentangled-m4-T64").history
+    path = save_checkpoint(tmp_path_factory.mktemp("models") / HOSTILE, one_step(task.transition, 3, 24, 12.0), task,
+                           history=history)
+    return collect(load_checkpoint(path))
+
+
+@pytest.fixture(scope="session")
+def mirrored():
+    return collect(load_checkpoint("disentangled-m4-T64-mirrored"))
