@@ -14,6 +14,7 @@ COMMANDS = {
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": ("mtdinterp.commands.probe", "say what a checkpoint learned: π, β, its algorithm and where it is"),
     "patch": ("mtdinterp.commands.patch", "change a model's run at one place, or at every place in turn"),
+    "app": ("mtdinterp.commands.app", "look at a model's run in a local page, change it and see what follows"),
     "report": ("mtdinterp.commands.report", "write a page about checkpoints to hand to a colleague"),
     "reproduce": ("mtdinterp.commands.reproduce", "make the paper's figures again, its claims next to measurements"),
     "construct": ("mtdinterp.commands.construct", "write an exact construction as a checkpoint and compare it"),

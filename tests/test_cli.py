@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
                                        ["probe", "--help"], ["patch", "--help"], ["report", "--help"],
-                                       ["reproduce", "--help"], ["bench", "--help"]])
+                                       ["reproduce", "--help"], ["bench", "--help"], ["app", "--help"]])
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
         f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
@@ -74,6 +74,9 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["reproduce", "figure-4"], "no figure is called 'figure-4'"),
         (["reproduce", "gradient", "-o", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
+        (["app", "nowhere"], "nowhere: no such checkpoint directory"),
+        (["app", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["app", "--port", "65536"], "--port: expected a port of 0..65535, got 65536"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):

@@ -13,6 +13,7 @@ from transformer_lens import patching
 
 from mtdinterp.bench.measure import Measurement, interleaved_seconds, peak_megabytes
 from mtdinterp.bench.reference import disentangled_forward, standard_forward
+from mtdinterp.bench.workbench import click_to_bars
 from mtdinterp.checkpoints import load_checkpoint
 from mtdinterp.checks import check_option
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
@@ -289,6 +290,7 @@ GROUPS: dict[str, Callable[[bool], list[Measurement]]] = {
     "hooks": hooks,
     "probes": all_probes,
     "sweep": sweep,
+    "app": click_to_bars,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from mtdinterp.commands.flags import add_json_flag
 from mtdinterp.commands.progress import stages
 
-GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks", "probes", "sweep")
+GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks", "probes", "sweep", "app")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

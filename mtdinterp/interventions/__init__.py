@@ -1,7 +1,7 @@
 """Change a run and see what follows: patches, sweeps, transplants, steering, interchange, circuits."""
 
 from mtdinterp.interventions.circuit import Circuit, Edge, ablate_edges, minimal_circuit, patch_paths
-from mtdinterp.interventions.edits import Edit, FromRun, MeanOver, Noise
+from mtdinterp.interventions.edits import Edit, FromRun, MeanOver, Noise, Share
 from mtdinterp.interventions.interchange import Interchange, interchange
 from mtdinterp.interventions.patching import PatchResult, patch
 from mtdinterp.interventions.steering import (
@@ -9,6 +9,7 @@ from mtdinterp.interventions.steering import (
     Transplant,
     dose_response,
     steer_weights,
+    steering_edit,
     transplant_attention,
 )
 from mtdinterp.interventions.sweep import SweepResult, patch_sweep
@@ -23,6 +24,7 @@ __all__ = [
     "MeanOver",
     "Noise",
     "PatchResult",
+    "Share",
     "SweepResult",
     "Transplant",
     "ablate_edges",
@@ -33,5 +35,6 @@ __all__ = [
     "patch_paths",
     "patch_sweep",
     "steer_weights",
+    "steering_edit",
     "transplant_attention",
 ]

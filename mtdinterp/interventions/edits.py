@@ -1,12 +1,12 @@
 """What to change in a run: an edit names a place and what to put there.
 
-A place is a hook point, and there a position, a head, a named block of the stream, or all of it. Everything is checked
-before the model runs, by what the hook point shows; a wrong name or size is an error that says what exists.
+A place is a hook point, and there a position, a key, a head, a named block of the stream, or all of it. Everything is
+checked before the model runs, by what the hook point shows; a wrong name or size is an error that says what exists.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, cast
 
@@ -37,10 +37,16 @@ Hook = tuple[str, Callable[..., Tensor | None]]
 
 @dataclass(frozen=True, eq=False)
 class FromRun:
-    """The activation of another run: of the same model on other tokens, or of another model."""
+    """The activation of another run: of the same model on other tokens, or of another model.
+
+    It is taken where it is put, unless `layer` or `position` (the first one, as many as are edited) say otherwise. An
+    attention row that comes from another position keeps its offsets, not its keys: lags stay lags.
+    """
 
     tokens: ArrayLike
     model: LensTransformer | None = None
+    layer: int | None = None
+    position: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,27 @@ class Noise:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Share:
+    """Attention rows with `value` of their sum on the given keys; on both sides of that, proportions stay as they were.
+
+    Keys that had nothing share evenly; where there is nothing else to take from or give to, the rest stays nothing.
+    """
+
+    value: float
+    keys: int | slice | Sequence[int]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        chosen = torch.zeros(rows.shape[-1], dtype=torch.bool)
+        chosen[_position(self.keys, rows.shape[-1])] = True
+        total = rows.sum(-1, keepdim=True)
+        inside, outside = rows * chosen, rows * ~chosen
+        had, left = inside.sum(-1, keepdim=True), outside.sum(-1, keepdim=True)
+        inside = torch.where(had > 0, inside / had.clamp_min(1e-30), chosen / chosen.sum())
+        return inside * self.value * total + outside * (1 - self.value) * total / left.clamp_min(1e-30)
+
+
+Place = int | slice | Sequence[int] | np.integer | np.ndarray | Tensor
 Source = str | Tensor | np.ndarray | np.number | float | FromRun | MeanOver | Noise | Callable[[Tensor], Tensor]
 
 
@@ -67,16 +94,17 @@ class Edit:
 
     `hook` is a hook point's full name, or its short name ("pattern", "resid_pre", "z") with a `layer`, counted from 0.
     `position` is an index, a slice or several indices of positions (of queries where there are queries), `head` one
-    head, `block` a named block of the stream. The source is "zero", a number or tensor that fits the place, `FromRun`,
-    `MeanOver`, `Noise`, or a function from what is there to what should be.
+    head, `block` a named block of the stream, `key` keys of attention. The source is "zero", a number or tensor that
+    fits the place, `FromRun`, `MeanOver`, `Noise`, `Share`, or a function from what is there to what should be.
     """
 
     hook: str
     source: Source
-    position: int | slice | Sequence[int] | np.integer | np.ndarray | Tensor | None = None
+    position: Place | None = None
     head: int | np.integer | None = None
     block: str | None = None
     layer: int | np.integer | None = None
+    key: Place | None = None
 
 
 def hook_name(model: LensTransformer, edit: Edit) -> str:
@@ -95,8 +123,13 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tupl
     """The index of the edited place in what the hook point shows."""
     kind = name.rsplit(".", 1)[-1]
     position = _position(edit.position, length)
+    if edit.key is not None and kind not in SCORES:
+        raise ValueError(f"key: {name} has no keys; those are at {', '.join(SCORES)}")
     if kind in SCORES:
-        place: tuple[Any, ...] = (slice(None), _head(model, edit, name), position, slice(None))
+        keys = _position(edit.key, length, "key")
+        if isinstance(position, Tensor) and isinstance(keys, Tensor):
+            position = position[:, None]  # every chosen key of every chosen query, not pair by pair
+        place: tuple[Any, ...] = (slice(None), _head(model, edit, name), position, keys)
     elif kind in BY_HEAD:
         place = (slice(None), position, _head(model, edit, name), slice(None))
     else:
@@ -110,7 +143,7 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tupl
     return (*place[:-1], _columns(model, edit.block, name, kind))
 
 
-def _position(position: Any, length: int) -> Any:
+def _position(position: Any, length: int, what: str = "position") -> Any:
     if position is None:
         return slice(None)
     try:
@@ -119,12 +152,12 @@ def _position(position: Any, length: int) -> Any:
         else:
             chosen = [index(entry) for entry in np.atleast_1d(np.asarray(position)).tolist()]
     except (TypeError, ValueError):
-        raise ValueError(f"position: expected an index, a slice or indices of positions, got {position!r}") from None
+        raise ValueError(f"{what}: expected an index, a slice or indices of positions, got {position!r}") from None
     if not chosen:
-        raise ValueError(f"position: {position} selects none of the {length} positions")
+        raise ValueError(f"{what}: {position} selects none of the {length} positions")
     for entry in chosen:
         if not -length <= entry < length:
-            raise ValueError(f"position: expected positions of {-length}..{length - 1}, got {entry!r}")
+            raise ValueError(f"{what}: expected positions of {-length}..{length - 1}, got {entry!r}")
     return torch.tensor([entry % length for entry in chosen])
 
 
@@ -212,14 +245,49 @@ def _activations(
         given = other.check_tokens(source.tokens)
         if given.shape[1] != tokens.shape[1]:
             raise ValueError(f"source: expected a run of the same length, {tokens.shape[1]}, got {given.shape[1]}")
-        for number in numbers:
-            check_option(f"hook of the source's model for edit {number}", names[number], other.hook_dict)
-        cache = activations(other, given, [names[number] for number in numbers])
-        for number in numbers:
-            # The place is where the other model has it: its blocks may have other columns.
-            value = cache[names[number]][place_of(other, edits[number], names[number], tokens.shape[1])]
+        taken = {number: _name_in_source(other, edits[number], names[number]) for number in numbers}
+        cache = activations(other, given, list(taken.values()))
+        for number, name in taken.items():
+            value = taken_from(other, edits[number], name, cache[name])
             seen[number] = value.mean(0, keepdim=True) if isinstance(edits[number].source, MeanOver) else value
     return seen
+
+
+def _name_in_source(other: LensTransformer, edit: Edit, name: str) -> str:
+    """The hook point of the source's run that answers the edited one."""
+    layer = edit.source.layer if isinstance(edit.source, FromRun) else None
+    if layer is not None and name.startswith("blocks."):
+        layer = _counted("source layer", layer, len(other.blocks), "expected a layer of")
+        name = ".".join(["blocks", str(layer), *name.split(".")[2:]])
+    return check_option("hook of the source's model", name, other.hook_dict)
+
+
+def taken_from(other: LensTransformer, edit: Edit, name: str, shown: Tensor) -> Tensor:
+    """What an edit takes of all that a hook point of the source's run shows.
+
+    The place is where the other model has it: its blocks may have other columns.
+    """
+    is_scores = name.rsplit(".", 1)[-1] in SCORES
+    length = shown.shape[2 if is_scores else 1]
+    start = edit.source.position if isinstance(edit.source, FromRun) else None
+    if start is None:
+        return shown[place_of(other, edit, name, length)]
+    edited = _position(edit.position, length)
+    if not isinstance(edited, Tensor) or (edited.diff() != 1).any():
+        raise ValueError("position: a source from another position needs positions in a row to go to")
+    start = _counted("source position", start, length, "expected a position of")
+    if start + len(edited) > length:
+        raise ValueError(f"source position: {len(edited)} positions from {start} on are more than there are")
+    moved = replace(edit, position=slice(start, start + len(edited)), key=None)
+    value = shown[place_of(other, moved, name, length)]
+    if not is_scores:
+        return value
+    by_offset = value.roll(int(edited[0]) - start, -1)
+    future = torch.arange(length) > edited[:, None]
+    wrapped = torch.arange(length) < int(edited[0]) - start
+    nothing = float("-inf") if name.endswith("hook_attn_scores") else 0.0
+    by_offset = by_offset.masked_fill(future | wrapped, nothing)
+    return by_offset[..., _position(edit.key, length, "key")]
 
 
 def activations(

@@ -32,19 +32,24 @@ def steer_weights(
     of the attention is replaced; 0 is the model as it is.
     """
     sequence = model.check_tokens(tokens)
-    dose = check_number("dose", dose, minimum=0)
     wanted = as_distribution("weights", weights)
     length, order = sequence.shape[1], wanted.shape[-1]
     if wanted.shape not in ((order,), (len(sequence), order)) or order > length:
         raise ValueError(f"weights: expected shape [lag] or [{len(sequence)}, lag] with at most {length} lags, got "
                          f"{list(wanted.shape)}")
-    row = torch.zeros(len(sequence), 1, 1, length, dtype=torch.float64)
-    row[:, 0, 0, length - order :] = wanted.flip(-1)
+    return patch(model, sequence, [steering_edit(wanted, dose, layer)]).after
+
+
+def steering_edit(weights: ArrayLike, dose: float = 1.0, layer: int = -1) -> Edit:
+    """The edit that `steer_weights` makes, to be combined with others."""
+    wanted, dose = torch.atleast_2d(as_distribution("weights", weights)), check_number("dose", dose, minimum=0)
 
     def mixed(own: Tensor) -> Tensor:
+        row = torch.zeros(len(wanted), 1, 1, own.shape[-1], dtype=torch.float64)
+        row[:, 0, 0, own.shape[-1] - wanted.shape[-1] :] = wanted.flip(-1)
         return (1 - dose) * own + dose * row.to(own)
 
-    return patch(model, sequence, [Edit("pattern", mixed, position=-1, layer=layer)]).after
+    return Edit("pattern", mixed, position=-1, layer=layer)
 
 
 @dataclass(frozen=True, eq=False)

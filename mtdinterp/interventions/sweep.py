@@ -33,6 +33,7 @@ CELLS_AT_ONCE = 2**22
 """Attention entries a layer of the patched runs that go through the model together."""
 
 Metric = Callable[[Float[Tensor, "batch vocab"]], Tensor | float]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +70,13 @@ class SweepResult:
 
 def patch_sweep(
     model: LensTransformer, clean: ArrayLike, corrupted: ArrayLike, kind: str = "block", direction: str = "denoise",
-    metric: Metric | None = None,
+    metric: Metric | None = None, progress: Progress | None = None,
 ) -> SweepResult:
     """Patch every layer, position and (for blocks and heads) part of a pair, or of a batch of pairs, of sequences.
 
     The metric is of the predictions at the last position, [batch, vocab], unclipped; by default minus the mean
-    KL(clean prediction ‖ prediction), which is 0 where everything is recovered.
+    KL(clean prediction ‖ prediction), which is 0 where everything is recovered. `progress` is called with how many of
+    all patches are done; what it raises ends the sweep.
     """
     check_option("kind", kind, KINDS)
     check_option("direction", direction, DIRECTIONS)
@@ -86,7 +88,7 @@ def patch_sweep(
         measure = metric or _distance_to(outputs["clean"])
         into, taken = (second, first) if direction == "denoise" else (first, second)
         layers = [torch.tensor([[float(measure(part)) for part in row] for row in rows], dtype=torch.float64)
-                  for rows in _patched(model, into, taken, kind)]
+                  for rows in _patched(model, into, taken, kind, _counter(model, kind, first.shape[1], progress))]
     names = _parts(model, kind)
     width = len(names)
     values = torch.full((len(layers), first.shape[1], width), torch.nan, dtype=torch.float64)
@@ -110,8 +112,30 @@ def _parts(model: LensTransformer, kind: str) -> tuple[str, ...]:
     return ("all",)
 
 
+def _counter(model: LensTransformer, kind: str, length: int, progress: Progress | None) -> Callable[[int], None]:
+    """Counts patches that were run, and tells `progress`."""
+    if progress is None:
+        return lambda count: None
+    blocks = [cast(Any, block) for block in model.blocks]
+    parts = {"block": lambda block: len(_blocks_read(model, block)), "head": lambda block: block.attn.n_heads}
+    total = length * sum(parts.get(kind, lambda block: 1)(block) for block in blocks)
+    done = 0
+
+    def count_and_tell(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    return count_and_tell
+
+
+def _blocks_read(model: LensTransformer, block: Any) -> list[slice]:
+    """Columns of the named blocks that a layer reads."""
+    return [part for part in model.stream.values() if part.stop <= block.reads.stop]
+
+
 def _patched(
-    model: LensTransformer, into: Tensor, taken: Tensor, kind: str
+    model: LensTransformer, into: Tensor, taken: Tensor, kind: str, count: Callable[[int], None]
 ) -> Iterator[list[list[Float[Tensor, "batch vocab"]]]]:
     """For every layer, the outputs of every patched run, by position and part."""
     shown = [f"blocks.{layer}.{hook}" for layer in range(len(model.blocks))
@@ -122,10 +146,9 @@ def _patched(
         before, wrote, by_head = shown[3 * layer : 3 * layer + 3]
         stream, written = here[before][..., block.reads], here[wrote][..., block.writes]
         if kind in ("resid_pre", "block"):
-            columns = ([part for part in model.stream.values() if part.stop <= block.reads.stop] if kind == "block"
-                       else [slice(0, stream.shape[-1])])
+            columns = _blocks_read(model, block) if kind == "block" else [slice(0, stream.shape[-1])]
             other = there[before][..., block.reads]
-            yield _through(model, layer, stream, [_columns_of(other - stream, part) for part in columns])
+            yield _through(model, layer, stream, [_columns_of(other - stream, part) for part in columns], count)
             continue
         if kind == "attn_out":
             changes = [there[wrote][..., block.writes] - written]
@@ -134,7 +157,7 @@ def _patched(
             changes = [(difference[:, :, head] @ block.attn.W_O[head])[..., block.writes]
                        for head in range(block.attn.n_heads)]
         yield _through(model, layer + 1, block.write(stream, written),
-                       [block.write(torch.zeros_like(stream), change) for change in changes])
+                       [block.write(torch.zeros_like(stream), change) for change in changes], count)
 
 
 def _columns_of(change: Tensor, columns: slice) -> Tensor:
@@ -146,7 +169,7 @@ def _columns_of(change: Tensor, columns: slice) -> Tensor:
 
 def _through(
     model: LensTransformer, layer: int, stream: Float[Tensor, "batch pos d"],
-    changes: list[Float[Tensor, "batch pos d"]],
+    changes: list[Float[Tensor, "batch pos d"]], count: Callable[[int], None],
 ) -> list[list[Float[Tensor, "batch vocab"]]]:
     """Outputs of the layers from `layer` on for the stream with each change at each position alone."""
     batch, length, _ = stream.shape
@@ -162,4 +185,5 @@ def _through(
         found = model.to_probabilities(found)
         for row, (position, _) in enumerate(some):
             outputs[position].append(found[row * batch : (row + 1) * batch])
+        count(len(some))
     return outputs

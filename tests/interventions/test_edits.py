@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mtdinterp.construction import one_step
-from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, patch
+from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, Share, patch, steer_weights, steering_edit
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer, new_model
 from mtdinterp.task import MTDTask
 
@@ -48,6 +48,55 @@ def test_three_by_three_attention_by_hand():
     third = Edit("resid_pre", torch.tensor([0.0, 0, 3]), layer=0, position=1, block="token")
     assert patch(made, tokens, [third]).after.tolist() == [pytest.approx([1 / 3, 0, 1 + 1 / 3])]
     assert patch(made, tokens, [Edit("resid_post", "zero", layer=0, block="L1.token")]).after.tolist() == [[0, 0, 0]]
+
+
+def test_keys_and_shares_of_attention_by_hand():
+    made, tokens = single_layer(), torch.tensor([[0, 1, 2]])
+
+    def after(source, **place):
+        return patch(made, tokens, [Edit("pattern", source, layer=0, position=-1, **place)]).after.tolist()[0]
+
+    assert after("zero", key=1) == pytest.approx([1 / 3, 0, 1 / 3])  # what is taken goes nowhere
+    assert after(torch.tensor([0.2, 0.8]), key=slice(1, 3)) == pytest.approx([1 / 3, 0.2, 0.8])
+    assert after(Share(0.5, keys=1)) == pytest.approx([0.25, 0.5, 0.25])  # what is given is taken from the others
+    assert after(Share(0.4, keys=[0, 1])) == pytest.approx([0.2, 0.2, 0.6])
+    every_row = Edit("pattern", 9.0, layer=0, position=slice(1, 3), key=[0, 1])
+    assert patch(made, tokens, [every_row]).weights_after[0, 0].tolist() == pytest.approx([1 / 3, 9, 9])
+    with pytest.raises(ValueError, match=r"key: expected positions of -3\.\.2, got 3"):
+        after("zero", key=3)
+    with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no keys"):
+        patch(made, tokens, [Edit("resid_pre", "zero", layer=0, key=1)])
+
+
+def test_a_share_of_a_row_that_has_nothing_there_is_even():
+    assert Share(0.5, keys=slice(1, 3))(torch.tensor([[1.0, 0, 0]])).tolist() == [[0.5, 0.25, 0.25]]
+    assert Share(0.5, keys=0)(torch.tensor([[1.0, 0, 0]])).tolist() == [[0.5, 0, 0]]  # nothing else to give it to
+
+
+def test_a_row_from_another_position_keeps_its_offsets(model):
+    tokens, other = (TASK.sample(1, 7, seed=seed).tokens for seed in (1, 2))
+    rows = model.run_with_cache(other)[1]["blocks.1.attn.hook_pattern"][:, :, 3]
+    shifted = torch.zeros_like(rows)
+    shifted[..., 2:6] = rows[..., :4]  # query 3 at query 5: offsets 0..3 stay, keys move by two
+
+    def after(source, **place):
+        return patch(model, tokens, [Edit("pattern", source, layer=0, position=5, **place)]).after
+
+    assert torch.equal(after(FromRun(other, layer=1, position=3)), after(shifted))
+    assert torch.equal(after(FromRun(other, layer=1, position=3), key=4), after(shifted[..., 4:5], key=4))
+    stream = model.run_with_cache(other)[1]["blocks.1.hook_resid_pre"][:, 2]
+    moved = [Edit("resid_pre", source, layer=1, position=6) for source in (FromRun(other, position=2), stream)]
+    assert torch.equal(*(patch(model, tokens, [edit]).after for edit in moved))
+    with pytest.raises(ValueError, match=r"source layer: expected a layer of 0\.\.2, got 3"):
+        after(FromRun(other, layer=3))
+    with pytest.raises(ValueError, match="positions in a row"):
+        patch(model, tokens, [Edit("pattern", FromRun(other, position=1), layer=0, position=[1, 3])])
+
+
+def test_steering_is_an_edit(model):
+    tokens = TASK.sample(2, 7, seed=1).tokens
+    edit = steering_edit([0.25, 0.75], dose=0.5)
+    assert torch.equal(patch(model, tokens, [edit]).after, steer_weights(model, tokens, [0.25, 0.75], dose=0.5))
 
 
 def test_edits_apply_in_order_and_together():

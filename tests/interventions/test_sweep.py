@@ -48,6 +48,23 @@ def test_blocks_against_patches_one_by_one(pair):
                 assert found.values[layer, position, part].item() == pytest.approx(metric(alone.after).item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["block", "head", "resid_pre"])
+def test_progress_counts_every_patch_and_can_end_the_sweep(pair, kind, monkeypatch):
+    model, clean, corrupted = pair
+    monkeypatch.setattr("mtdinterp.interventions.sweep.CELLS_AT_ONCE", 2 * 20 * 20 * 7)
+    seen = []
+    values = patch_sweep(model, clean, corrupted, kind, progress=lambda done, total: seen.append((done, total))).values
+    assert seen[-1] == (values.isfinite().sum().item(),) * 2
+    assert len(seen) > 3
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        patch_sweep(model, clean, corrupted, kind, progress=stop)
+
+
 def test_patching_everything_at_the_last_layer_recovers_the_clean_run(pair):
     model, clean, corrupted = pair
     found = patch_sweep(model, clean, corrupted, "attn_out")

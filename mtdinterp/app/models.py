@@ -1,0 +1,126 @@
+"""What may be opened: the zoo, the directories that were given, and the constructions for their tasks.
+
+Nothing else is reachable from a request: a name is looked up in this registry and never becomes a path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtdinterp.app.cache import Recent
+from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, zoo_names
+from mtdinterp.checkpoints import Checkpoint, load_checkpoint
+from mtdinterp.checks import check_option
+from mtdinterp.construction import one_step, one_step_standard, two_step
+from mtdinterp.estimators import TwoStepConstants
+from mtdinterp.fitting import Evidence, fit_beta, fit_two_step
+from mtdinterp.models import LensTransformer
+from mtdinterp.readout import predictions
+from mtdinterp.task import MTDTask
+
+FITTED_ON, FITTING_SEED = 256, 31
+FIRST = "disentangled-m4-T64"
+"""What a first-time visitor sees."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint of the list, by what its configuration says."""
+
+    name: str
+    path: Path
+    architecture: str
+    layers: int
+    order: int
+    vocab_size: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of the construction that stands beside a model."""
+
+    beta: float
+    """Of one-step mirror descent, as it is nearest to the model's predictions."""
+    two_step: TwoStepConstants | None
+    """For five layers and more: those of the two-step construction."""
+
+
+class Registry:
+    """The list, and what was opened from it lately. Not for several threads at once: whoever shares it, locks."""
+
+    def __init__(self, given: Sequence[str | Path] = ()) -> None:
+        self.entries: dict[str, Entry] = {}
+        for path in given:
+            self._add(find_checkpoint(path))
+        for name in zoo_names():
+            self._add(ZOO / name)
+        self.first = next(iter(self.entries)) if given or FIRST not in self.entries else FIRST
+        self._checkpoints: Recent[Checkpoint] = Recent(4)
+        self._constants: Recent[Constants] = Recent(64)
+        self._constructions: Recent[LensTransformer] = Recent(8)
+
+    def _add(self, path: Path) -> None:
+        """By its directory's name, or by as much of the path as tells it from another."""
+        path = path.resolve()
+        if any(entry.path == path for entry in self.entries.values()):
+            return
+        parts = [part for part in path.parts if part != path.anchor]
+        names = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        name = next(name for name in names if name not in self.entries)
+        config = read_config(path)
+        checkpoint = load_checkpoint(path) if not _complete(config) else None
+        model, task = config["model"], config["task"]
+        vocab_size = checkpoint.task.vocab_size if checkpoint else len(task["transition"])
+        self.entries[name] = Entry(name, path, model["architecture"], model["n_layers"], task["order"], vocab_size,
+                                   model["length"])
+
+    def entry(self, name: str) -> Entry:
+        return self.entries[check_option("model", name, self.entries)]
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        path = self.entry(name).path
+        return self._checkpoints.get(name, lambda: load_checkpoint(path))
+
+    def constants(self, name: str, length: int) -> Constants:
+        """Fitted to the checkpoint's predictions at this length, once."""
+        checkpoint = self.checkpoint(name)
+        return self._constants.get((name, length), lambda: fit_constants(checkpoint.model, checkpoint.task, length))
+
+    def construction(self, name: str, length: int, beta: float | None, delta: float) -> LensTransformer:
+        """The construction for a checkpoint's task, as deep as it is; two steps take their constants from the model."""
+        constants, checkpoint = self.constants(name, length), self.checkpoint(name)
+        return self._constructions.get((name, length, beta, delta), lambda: construction_for(
+            checkpoint.model, checkpoint.task, length, constants, beta, delta))
+
+
+def _complete(config: dict[str, Any]) -> bool:
+    """Whether a configuration has all that the list shows; if not, loading says what is wrong."""
+    model, task = config.get("model"), config.get("task")
+    return (isinstance(model, dict) and isinstance(task, dict) and {"architecture", "n_layers", "length"} <= set(model)
+            and isinstance(task.get("order"), int) and isinstance(task.get("transition"), list))
+
+
+def two_step_delta(constants: TwoStepConstants, delta: float) -> float:
+    """Its scores can be as large as its constants, so the mask stands that much higher."""
+    return delta + 2 * sum(map(abs, constants))
+
+
+def construction_for(
+    model: LensTransformer, task: MTDTask, length: int, constants: Constants, beta: float | None = None,
+    delta: float = 100.0,
+) -> LensTransformer:
+    """The construction of a model's architecture and depth; β is the fitted one where it is None."""
+    if constants.two_step is not None:
+        return two_step(task.transition, task.order, length, *constants.two_step,
+                        delta=two_step_delta(constants.two_step, delta))
+    make = one_step_standard if model.config.architecture == "standard" else one_step
+    return make(task.transition, task.order, length, constants.beta if beta is None else beta, delta=delta)
+
+
+def fit_constants(model: LensTransformer, task: MTDTask, length: int) -> Constants:
+    evidence = Evidence(task, task.sample(FITTED_ON, length, FITTING_SEED).tokens)
+    given = predictions(model, evidence.tokens)
+    deep = len(model.blocks) >= 5 and model.config.architecture == "disentangled"
+    return Constants(float(fit_beta(evidence, given)), fit_two_step(evidence, given) if deep else None)

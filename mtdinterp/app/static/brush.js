@@ -1,0 +1,138 @@
+// What pointer and keys do in the maps: patch a row, a cell or a range, or move rows from one map to another.
+
+import { byId, chosenRadio } from "./dom.js";
+
+export class Brush {
+  constructor(store, maps) {
+    Object.assign(this, { store, maps, range: null, over: null });
+    document.addEventListener("pointermove", (event) => this.drag(event));
+    document.addEventListener("pointerup", (event) => this.drop(event));
+  }
+
+  listen(map) {
+    map.above.addEventListener("pointerdown", (event) => this.press(event, map));
+    map.above.addEventListener("keydown", (event) => this.key(event, map));
+  }
+
+  press(event, map) {
+    if (event.button || !this.maps.length) return;
+    const start = this.maps.cell(event, map);
+    this.range = { map, start, end: start, x: event.clientX, y: event.clientY };
+    map.above.focus({ preventScroll: true });
+    event.preventDefault();
+    this.maps.outline();
+  }
+
+  drag(event) {
+    if (!this.range || this.range.byKeys) return;
+    const { map } = this.range;
+    const over = document.elementFromPoint(event.clientX, event.clientY)?.closest(".map")?.map;
+    this.over?.figure.classList.remove("target");
+    this.over = over && this.canGive(map, over) ? over : null;
+    this.over?.figure.classList.add("target");
+    if (over === map) this.range.end = this.maps.cell(event, map);
+    this.maps.outline();
+  }
+
+  drop(event) {
+    const { range } = this;
+    if (!range || range.byKeys) return;
+    const over = document.elementFromPoint(event.clientX, event.clientY)?.closest(".map")?.map;
+    this.over?.figure.classList.remove("target");
+    this.range = this.over = null;
+    if (over === range.map) this.patch(range);
+    else if (over && this.canGive(range.map, over)) this.give(range, over, this.maps.cell(event, over));
+    else this.maps.outline();
+  }
+
+  canGive(from, to) {
+    return ["source", "beside"].includes(from.which) && ["before", "after"].includes(to.which);
+  }
+
+  key(event, map) {
+    const step = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      Home: [0, -this.maps.length],
+      End: [0, this.maps.length],
+      PageUp: [-8, 0],
+      PageDown: [8, 0],
+    }[event.key];
+    const [query, key] = this.maps.cursor ?? [0, 0];
+    if (step) {
+      const clamp = (value) => Math.max(this.maps.first, Math.min(this.maps.length - 1, value));
+      const next = [clamp(query + step[0]), clamp(key + step[1])];
+      if (event.shiftKey) this.range = { map, start: this.range?.start ?? [query, key], end: next, byKeys: true };
+      else this.range = null;
+      this.maps.point(map, ...next);
+    } else if (event.key === "Enter" || event.key === " ") {
+      const range = this.range ?? { map, start: [query, key], end: [query, key] };
+      this.range = null;
+      this.patch(range);
+    } else if (event.key === "Escape") {
+      this.range = null;
+      this.maps.outline();
+    } else return;
+    event.preventDefault();
+  }
+
+  spans({ start, end }) {
+    const span = (one, other) => [Math.min(one, other), Math.max(one, other) + 1];
+    const rows = span(start[0], end[0]);
+    return [rows, chosenRadio("brush") === "cell" ? span(start[1], end[1]) : [0, rows[1]]];
+  }
+
+  /** Patch the range of a map: from its own run, or from what is chosen above the maps. */
+  patch(range) {
+    const { map } = range;
+    const kind = { source: "sequence", beside: "reference" }[map.which] ?? byId("brush-source").value;
+    const [position, keys] = this.spans(range);
+    const byCell = chosenRadio("brush") === "cell" || kind === "share";
+    const key = byCell ? (chosenRadio("brush") === "cell" ? keys : [range.start[1], range.start[1] + 1]) : null;
+    const value = { share: 0.5, number: 0 }[kind];
+    this.put({
+      hook: "pattern",
+      layer: map.layer,
+      position,
+      key,
+      head: this.store.state.head,
+      block: null,
+      on: true,
+      source: { kind, ...(value === undefined ? {} : { value }) },
+    });
+  }
+
+  /** Rows dragged from one map onto another: they keep their offsets. */
+  give(range, to, [query]) {
+    const [rows] = this.spans(range);
+    const size = Math.min(rows[1] - rows[0], this.maps.length - query);
+    const offset = range.start[0] - range.start[1];
+    const cells = chosenRadio("brush") === "cell" && query >= offset;
+    this.put({
+      hook: "pattern",
+      layer: to.layer,
+      position: [query, query + size],
+      head: this.store.state.head,
+      key: cells ? [query - offset, query - offset + 1] : null,
+      block: null,
+      on: true,
+      source: {
+        kind: range.map.which === "source" ? "sequence" : "reference",
+        layer: range.map.layer,
+        position: rows[0],
+      },
+    });
+  }
+
+  /** Add an edit; at a place that has one it takes its turn, and the same again takes it away. */
+  put(edit) {
+    const { edits } = this.store.state;
+    const place = (other) => JSON.stringify([other.hook, other.layer, other.position, other.key, other.head]);
+    const index = edits.findIndex((other) => other.source.kind !== "weights" && place(other) === place(edit));
+    if (index < 0) this.store.addEdit(edit);
+    else if (JSON.stringify(edits[index].source) === JSON.stringify(edit.source)) this.store.removeEdit(index);
+    else this.store.replaceEdit(index, edit);
+  }
+}

@@ -1,0 +1,193 @@
+// The page: puts the panels together, asks for the view when the state changes, and hands it to them.
+
+import { ask, Latest } from "./api.js";
+import { drawBars, drawLegends } from "./charts.js";
+import { byId } from "./dom.js";
+import { EditsPanel } from "./edits.js";
+import { LearnPanel } from "./learn.js";
+import { Maps } from "./maps.js";
+import { ModelPanel } from "./model.js";
+import { coneWords, drawScores } from "./scores.js";
+import { SequencePanel } from "./sequence.js";
+import { Sharing } from "./share.js";
+import { fromFragment, Store, toFragment } from "./state.js";
+import { Steering } from "./steer.js";
+import { StreamPanel } from "./stream.js";
+import { SweepPanel } from "./sweep.js";
+import { onScheme, setLooks } from "./theme.js";
+
+const PATIENCE = 400;
+/** Milliseconds after which an answer that is still missing is worth a word and a way out. */
+
+const store = new Store();
+const report = {
+  say(sentence, isError = false) {
+    byId("status").textContent = sentence;
+    byId("status").classList.toggle("error", isError);
+  },
+  fail(error) {
+    if (error.name === "AbortError") report.say("Cancelled.");
+    else if (!(error instanceof TypeError)) report.say(error.message, true);
+    else {
+      // What fetch throws, and what a defect of the page would.
+      report.say(`The server cannot be reached, or the page failed: ${error.message}`, true);
+      console.warn(error);
+    }
+  },
+};
+
+let about, panels, maps; // there once the page has begun
+let view = null;
+let shownState = null;
+let waiting = null;
+
+const requests = new Latest(
+  async (state, signal) => {
+    const begun = performance.now();
+    waiting ??= setTimeout(() => {
+      report.say(`Opening ${state.model.name} …`);
+      byId("cancel").hidden = byId("busy").hidden = false;
+    }, PATIENCE);
+    try {
+      return [await ask("/api/view", state, signal), begun];
+    } finally {
+      clearTimeout(waiting);
+      waiting = null;
+      if (!byId("cancel").hidden) report.say("");
+      byId("cancel").hidden = byId("busy").hidden = true;
+    }
+  },
+  ([found, begun], state) => {
+    view = found;
+    shownState = state;
+    drawBars(view, labels());
+    document.dispatchEvent(new CustomEvent("bars", { detail: { state } }));
+    drawScores(view, labels());
+    byId("timing").textContent = `${Math.round(performance.now() - begun)} ms`;
+    // What is large or far from the eye comes after the bars are painted.
+    requestAnimationFrame(() =>
+      setTimeout(() => {
+        drawLegends(Object.keys(view.weights), labels());
+        for (const panel of panels) panel.show(view);
+        maps.build(view.model.layers);
+        maps.refresh();
+        cones.put(store.state);
+        document.documentElement.dataset.ready = "yes";
+      }),
+    );
+  },
+  (error) => report.fail(error),
+);
+
+const cones = new Latest(
+  async (state, signal) =>
+    state.selected === null || !state.edits[state.selected] ? null : ask("/api/cone", state, signal),
+  (cone) => {
+    maps.cone = cone;
+    byId("cone-says").textContent = cone ? coneWords(cone) : "";
+    maps.outline();
+  },
+  (error) => report.fail(error),
+);
+
+const labels = () => ({ ...about.methods, construction: maps.beside() });
+
+function listenToKeys() {
+  byId("undo").addEventListener("click", () => store.undo());
+  byId("redo").addEventListener("click", () => store.redo());
+  byId("cancel").addEventListener("click", () => {
+    requests.cancel();
+    store.undo(); // back to what is shown
+  });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.matches("textarea, input:not([type=range]):not([type=radio]):not([type=checkbox])");
+    if (!(event.ctrlKey || event.metaKey) || typing) return;
+    const key = event.key.toLowerCase();
+    if (key === "z" && !event.shiftKey) store.undo();
+    else if (key === "y" || key === "z") store.redo();
+    else return;
+    event.preventDefault();
+  });
+  // A slider makes one step for undo, until it is taken up again or left. It is left by taking up another, too, and
+  // then the other's first value may come before the focus goes: that is no end of anything.
+  let held = false;
+  document.addEventListener("pointerdown", () => {
+    held = true;
+    store.settle();
+  });
+  for (const name of ["pointerup", "pointercancel"])
+    document.addEventListener(name, () => {
+      held = false;
+    });
+  document.addEventListener("focusout", () => {
+    if (!held) store.settle();
+  });
+}
+
+async function begin() {
+  try {
+    const linked = fromFragment(location.hash);
+    if (linked) {
+      await ask("/api/view", linked); // a link that does not hold is said, and the first view shown
+      const rest = { edits: [], head: null, selected: null, block: null, source: null, weights: null, position: -1 };
+      return { ...rest, ...linked };
+    }
+  } catch (error) {
+    report.fail(new Error(`This link cannot be opened: ${error.message}`));
+  }
+  return ask("/api/fresh", { model: { name: about.first } });
+}
+
+async function start() {
+  about = await ask("/api/about");
+  setLooks(about.looks);
+  maps = new Maps(store, about, report);
+  panels = [
+    new SequencePanel(store, report),
+    new EditsPanel(store, about),
+    new StreamPanel(store),
+    new Steering(store),
+    new Sharing(store, about, maps, report),
+    new ModelPanel(store, about, report),
+  ];
+  new SweepPanel(store, about, report);
+  new LearnPanel(store, about, report);
+  listenToKeys();
+  store.onChange((state, before) => {
+    if (before) report.say(""); // what was said of the state before
+    byId("undo").disabled = !store.past.length;
+    byId("redo").disabled = !store.future.length;
+    requests.put(state);
+  });
+  store.begin(await begin());
+  onScheme(() => {
+    if (view) {
+      drawBars(view, labels());
+      drawLegends(Object.keys(view.weights), labels());
+      maps.redraw();
+      panels.forEach((panel) => panel.show(view));
+    }
+  });
+  addEventListener("resize", () => {
+    if (view) drawBars(view, labels());
+  });
+  addEventListener("hashchange", async () => {
+    if (location.hash !== toFragment(store.state)) store.begin(await begin());
+  });
+  Object.assign(window, {
+    workbench: {
+      store,
+      requests,
+      maps,
+      cones,
+      get view() {
+        return view;
+      },
+      get shownState() {
+        return shownState;
+      },
+    },
+  });
+}
+
+start().catch(report.fail);

@@ -1,0 +1,56 @@
+// Which model: a checkpoint or its construction, with its constants.
+
+import { ask } from "./api.js";
+import { byId, chooseRadio, chosenRadio, fill } from "./dom.js";
+
+export class ModelPanel {
+  constructor(store, about, report) {
+    Object.assign(this, { store, about });
+    const names = about.models.map(({ name, zoo }) => [name, zoo ? name : `${name} (yours)`]);
+    fill(byId("model"), names, about.first);
+    byId("model").addEventListener("change", async () => {
+      try {
+        store.change(await ask("/api/fresh", { model: { name: byId("model").value } }));
+      } catch (error) {
+        report.fail(error);
+      }
+    });
+    for (const radio of document.querySelectorAll('input[name="role"]')) {
+      radio.addEventListener("change", () => this.change({ role: chosenRadio("role") }));
+    }
+    byId("beta").addEventListener("input", () => this.change({ beta: +byId("beta").value }, "beta"));
+    byId("delta").addEventListener("input", () => this.change({ delta: +byId("delta").value }, "delta"));
+    byId("beta-fit").addEventListener("click", () => this.change({ beta: null }));
+    byId("delta-reset").addEventListener("click", () => this.change({ delta: 100 }));
+    byId("shown-head").addEventListener("change", () => {
+      const head = byId("shown-head").value;
+      store.change({ head: head === "" ? null : +head });
+    });
+  }
+
+  change(parts, tag) {
+    this.store.change({ model: { ...this.store.state.model, ...parts } }, tag);
+  }
+
+  show({ construction }) {
+    const { model } = this.store.state;
+    byId("model").value = model.name;
+    chooseRadio("role", model.role);
+    this.slider("beta", construction.beta, 1);
+    this.slider("delta", construction.delta, 0);
+    byId("beta-fit").disabled = (model.beta ?? null) === null;
+    const { architecture, layers, order, vocab_size, length } = this.about.models.find(
+      ({ name }) => name === model.name,
+    );
+    byId("model-says").textContent =
+      `${architecture}, ${layers} layers, m = ${order}, q = ${vocab_size}, T = ${length}. ` +
+      (construction.steps === 2
+        ? "Its construction takes two steps; β is that of the one-step bars."
+        : "β and δ are the construction's.");
+  }
+
+  slider(id, value, digits) {
+    if (document.activeElement !== byId(id)) byId(id).value = value;
+    byId(`${id}-value`).textContent = value.toFixed(digits);
+  }
+}

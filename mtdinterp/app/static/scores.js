@@ -1,0 +1,38 @@
+// Divergences as a table, and the cone of an edit in words.
+
+import { byId, make, shown } from "./dom.js";
+
+export function drawScores({ kl, judge, change, clipped }, names) {
+  byId("scores-says").textContent =
+    judge === "truth"
+      ? "KL from the truth to each prediction; smaller is better."
+      : "The truth of this sequence is unknown: KL from the exact posterior mean's prediction.";
+  byId("change").textContent = shown(change);
+  const difference = kl.after - kl.before;
+  byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);
+  byId("clipped").textContent = `Outputs need not be distributions: ${shown(clipped)} of the edited one was clipped.`;
+  const methods = Object.entries(kl).filter(([name]) => name !== judge);
+  byId("scores").tBodies[0].replaceChildren(
+    ...methods.map(([name, value]) =>
+      make(
+        "tr",
+        { dataset: { method: name } },
+        make("th", { scope: "row", textContent: names[name] }),
+        make("td", { textContent: shown(value, 5) }),
+      ),
+    ),
+  );
+}
+
+/** What an edit reaches and changes, layer by layer, when it is alone. */
+export function coneWords({ layers, moved, change }) {
+  const words = layers
+    .filter(({ rows }) => rows)
+    .map(
+      ({ layer, reached, changed, largest, where: [query, key] }) =>
+        `layer ${layer + 1}: ${changed} of ${reached} cells it can reach changed, ` +
+        `most by ${shown(largest, 3)} at query ${query}, key ${key}`,
+    );
+  words.push(`prediction moved by ${shown(moved, 3)} (KL ${shown(change, 5)})`);
+  return `The chosen edit alone: ${words.join("; ")}.`;
+}

@@ -1,0 +1,96 @@
+// The state of the page: what the server is asked, what the link holds, what undo goes back to.
+
+const bytesToText = (bytes) => btoa(String.fromCharCode(...bytes));
+
+/** The state as a link's fragment: its JSON in URL-safe base64. */
+export function toFragment(state) {
+  const text = bytesToText(new TextEncoder().encode(JSON.stringify(state)));
+  return "#" + text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}
+
+export function fromFragment(fragment) {
+  if (fragment.length < 2) return null;
+  const text = atob(fragment.slice(1).replaceAll("-", "+").replaceAll("_", "/"));
+  return JSON.parse(new TextDecoder().decode(Uint8Array.from(text, (letter) => letter.charCodeAt(0))));
+}
+
+const CALM = 150;
+/** Milliseconds without a change after which the link is renewed: browsers refuse to do it at a slider's pace. */
+const LOOKING = ["position", "block", "selected", "head"];
+/** Parts of the state that only say where one looks: changing them is nothing to undo. */
+
+export class Store {
+  constructor() {
+    Object.assign(this, { state: null, past: [], future: [], tag: null, listeners: [] });
+  }
+
+  onChange(listener) {
+    this.listeners.push(listener);
+  }
+
+  /** Begin with a state, without a past. */
+  begin(state) {
+    Object.assign(this, { past: [], future: [], tag: null });
+    this.apply(state);
+  }
+
+  /** Change parts of the state. Changes with the same tag in a row, such as a slider's, are undone as one. */
+  change(parts, tag = null) {
+    const next = { ...this.state, ...parts };
+    if (Object.keys(parts).some((name) => !LOOKING.includes(name))) {
+      if (tag === null || tag !== this.tag) this.past.push(this.state);
+      this.future = [];
+      this.tag = tag;
+    }
+    this.apply(next);
+  }
+
+  /** The address of this state. */
+  get link() {
+    return location.origin + location.pathname + toFragment(this.state);
+  }
+
+  /** An interaction is over: the next change is a step of its own. */
+  settle() {
+    this.tag = null;
+  }
+
+  undo() {
+    this.step(this.past, this.future);
+  }
+
+  redo() {
+    this.step(this.future, this.past);
+  }
+
+  step(from, to) {
+    if (!from.length) return;
+    to.push(this.state);
+    this.tag = null;
+    this.apply(from.pop());
+  }
+
+  apply(state) {
+    const before = this.state;
+    this.state = state;
+    clearTimeout(this.renewal);
+    this.renewal = setTimeout(() => history.replaceState(null, "", toFragment(state)), CALM);
+    for (const listener of this.listeners) listener(state, before);
+  }
+
+  // Edits.
+
+  addEdit(edit) {
+    const edits = [...this.state.edits, edit];
+    this.change({ edits, selected: edits.length - 1 });
+  }
+
+  replaceEdit(index, edit, tag = null) {
+    this.change({ edits: this.state.edits.map((other, number) => (number === index ? edit : other)) }, tag);
+  }
+
+  removeEdit(index) {
+    const edits = this.state.edits.filter((_, number) => number !== index);
+    this.change({ edits, selected: null });
+  }
+}

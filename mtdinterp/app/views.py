@@ -1,0 +1,220 @@
+"""From a scene to the numbers of the page: pure, and the same for the page, the notebook and the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from mtdinterp.app.runs import Run
+from mtdinterp.app.scene import Scene
+from mtdinterp.app.state import EditState, SourceState
+from mtdinterp.fitting import Evidence, one_step_weights
+from mtdinterp.interventions import Edit
+from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.models import LensTransformer
+
+HOOKS = {
+    "pattern": "attention",
+    "attn_scores": "attention scores",
+    "rel_scores": "position scores",
+    "resid_pre": "stream before the layer",
+    "attn_out": "what the layer writes",
+    "resid_post": "stream after the layer",
+    "q": "queries",
+    "p": "position queries",
+    "k": "keys",
+    "v": "values",
+    "z": "what heads gather",
+}
+"""Hook points that the page offers, in the order a layer has them, and what they are."""
+WITH_KEYS, WITH_BLOCKS = ("pattern", "attn_scores", "rel_scores"), ("resid_pre", "attn_out", "resid_post")
+METHODS = {
+    "truth": "truth",
+    "exact_bayes": "exact posterior mean",
+    "one_step": "one-step MD",
+    "construction": "construction",
+    "before": "model",
+    "after": "model, edited",
+}
+"""What bars stand side by side, in this order. The construction's are the checkpoint's where the construction is the
+model."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Everything on the page but the maps, which are large and have their own way there."""
+
+    model: dict[str, Any]
+    construction: dict[str, Any]
+    weights: dict[str, list[float]]
+    """By method: one entry a lag, then what is left for other positions."""
+    predictions: dict[str, list[float]]
+    """By method: the distribution of the next token."""
+    kl: dict[str, float]
+    """By method: KL(truth ‖ prediction), or from the exact posterior mean's where the truth is unknown."""
+    judge: str
+    """Which of the two it is."""
+    change: float
+    """KL(before ‖ after)."""
+    clipped: float
+    """How much of the edited model's output was no distribution, in total variation."""
+    blocks: list[dict[str, Any]]
+    """What each named block of the stream holds at the chosen position."""
+    edits: list[dict[str, Any]]
+    """A line for every edit, and whether it is on."""
+
+
+def beside(scene: Scene) -> str:
+    """What the model beside is."""
+    return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
+
+
+def view(scene: Scene) -> View:
+    evidence = Evidence(scene.task, scene.tokens)
+    order, state = scene.task.order, scene.state
+    estimates = {
+        "exact_bayes": scene.posterior,
+        "one_step": one_step_weights(evidence, scene.beta)[0],
+    }
+    if state.weights is not None:
+        estimates = {"truth": torch.tensor(state.weights, dtype=torch.float64), **estimates}
+    runs = {"construction": scene.beside, "before": scene.before, "after": scene.after}
+    weights = {name: _with_rest(found) for name, found in estimates.items()}
+    weights |= {name: in_context_weights(run, order) for name, run in runs.items()}
+    predictions = {name: evidence.predict(found[None])[0] for name, found in estimates.items()}
+    predictions |= {name: clip_to_distribution(run.outputs)[0] for name, run in runs.items()}
+    judge = "exact_bayes" if state.weights is None else "truth"
+    clipped = clip_to_distribution(scene.after.outputs)[1]
+    return View(
+        model=_model(scene),
+        construction=_construction(scene),
+        weights={name: weights[name].tolist() for name in METHODS if name in weights},
+        predictions={name: predictions[name].tolist() for name in METHODS if name in predictions},
+        kl={name: kl_divergence(predictions[judge], predictions[name]).item() for name in METHODS
+            if name in predictions},
+        judge=judge,
+        change=kl_divergence(predictions["before"], predictions["after"]).item(),
+        clipped=clipped.item(),
+        blocks=_blocks(scene),
+        edits=[*({"text": describe(scene, edit), "on": edit.on} for edit in state.edits),
+               *({"text": describe_extra(edit), "on": True} for edit in scene.extra)],
+    )
+
+
+def in_context_weights(run: Run, order: int) -> Float64[Tensor, " lag"]:
+    """The last layer's attention at the last position, mean over heads: lags 1..m of the next token, then the rest."""
+    by_offset = run.patterns[-1].double().mean(0)[-1].flip(-1)
+    return torch.cat([by_offset[:order], by_offset[order:].sum()[None]])
+
+
+def _with_rest(weights: Float64[Tensor, " lag"]) -> Float64[Tensor, " bar"]:
+    return torch.cat([weights, weights.new_zeros(1)])
+
+
+def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
+    """Attention of every layer in one of the runs on the page; of the model beside, the layers that answer."""
+    layers, head = range(len(scene.model.blocks)), scene.state.head
+    if which == "beside":
+        return torch.stack([scene.beside.attention(scene.answers(layer)) for layer in layers])
+    run = {"before": scene.before, "after": scene.after, "source": scene.of_source}[which]
+    if run is None:
+        raise ValueError("source: there is no source sequence to show; sample or type one")
+    return torch.stack([run.attention(layer, head) for layer in layers])
+
+
+def _model(scene: Scene) -> dict[str, Any]:
+    config = scene.model.config
+    named = len(scene.model.stream) > 1
+    here = {name.rsplit("hook_", 1)[1] for name in scene.model.hook_dict if name.startswith("blocks.0.")}
+    return {
+        "architecture": config.architecture,
+        "layers": len(scene.model.blocks),
+        "heads": max(len(pattern) for pattern in scene.before.patterns),
+        "order": scene.task.order,
+        "vocab_size": scene.task.vocab_size,
+        "longest": config.length,
+        "exact_length": config.exact_length,
+        "named_stream": named,
+        "blocks": [_place(scene.model, name) for name in scene.model.stream],
+        "hooks": [name for name in HOOKS if name in here],
+        "transition": scene.task.transition.tolist(),
+    }
+
+
+def _place(model: LensTransformer, name: str) -> dict[str, Any]:
+    """A block, the layer that writes it (-1 for the input), the first that reads it, and where to edit it.
+
+    Blocks of a concatenated stream are edited where they are first read. An additive stream goes on being added to, so
+    there it is before the last layer.
+    """
+    columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
+    additive = layers[0].reads.stop == model.stream.width
+    reads = next((number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop), len(layers))
+    last = len(layers) - 1
+    at = last if additive else reads
+    hook, layer = ("resid_pre", at) if at <= last else ("resid_post", last)
+    return {"name": name, "width": model.stream.width_of(name), "reads": reads,
+            "writes": None if additive else reads - 1, "hook": hook, "layer": layer}
+
+
+def _construction(scene: Scene) -> dict[str, Any]:
+    two_step = scene.constants.two_step
+    return {"beta": scene.beta, "fitted_beta": scene.constants.beta, "delta": scene.state.model.delta,
+            "steps": 1 if two_step is None else 2,
+            "constants": None if two_step is None else list(two_step)}
+
+
+def _blocks(scene: Scene) -> list[dict[str, Any]]:
+    """Named blocks at the chosen position: before, after, in the source's run and in the model beside."""
+    position, stream = scene.state.position, scene.model.stream
+    of_source = scene.of_source
+    found = []
+    for name, columns in stream.items():
+        values = {"before": scene.before.stream, "after": scene.after.stream}
+        if of_source is not None:
+            values["source"] = of_source.stream
+        entry: dict[str, Any] = {kind: rows[position, columns].tolist() for kind, rows in values.items()}
+        other = scene.reference.stream
+        if name in other and other.width_of(name) == stream.width_of(name):
+            entry["beside"] = scene.beside.stream[position, other[name]].tolist()
+        found.append({"name": name, **entry})
+    return found
+
+
+def describe(scene: Scene, edit: EditState) -> str:
+    """An edit in words."""
+    place = HOOKS.get(edit.hook, edit.hook)
+    words = [f"Layer {edit.layer + 1}: {place}" if edit.layer is not None else place.capitalize()]
+    if edit.source.kind == "weights":
+        words = [f"In-context weights of layer {edit.layer + 1 if edit.layer is not None else len(scene.model.blocks)}"]
+    words += [f"block {edit.block}"] if edit.block else []
+    words += [f"head {edit.head + 1}"] if edit.head is not None else []
+    what = "query" if edit.hook in WITH_KEYS else "position"
+    words += [f"{what} {_places(edit.position)}"] if edit.position else []
+    words += [f"key {_places(edit.key)}"] if edit.key else []
+    return ", ".join(words) + " ← " + _source_words(scene, edit.source)
+
+
+def describe_extra(edit: Edit) -> str:
+    """An edit in the library's own form, in the words of its fields."""
+    places = {name: getattr(edit, name) for name in ("layer", "position", "key", "head", "block")}
+    words = [edit.hook, *(f"{name} {value}" for name, value in places.items() if value is not None)]
+    source = edit.source if isinstance(edit.source, str | float) else type(edit.source).__name__
+    return f"{', '.join(words)} ← {source}"
+
+
+def _source_words(scene: Scene, source: SourceState) -> str:
+    numbers = " ".join(f"{value:.3g}" for value in (source.values or ())[:6])
+    numbers += " …" if len(source.values or ()) > 6 else ""
+    words = {"zero": "zero", "mean": "its mean", "sequence": "source sequence", "reference": f"the {beside(scene)}",
+             "number": f"{source.value or 0:.3g}", "values": numbers, "weights": numbers,
+             "share": f"share {source.value or 0:.3g}"}[source.kind]
+    words += f", layer {source.layer + 1}" if source.layer is not None else ""
+    return words + (f", position {source.position}" if source.position is not None else "")
+
+
+def _places(places: Sequence[int]) -> str:
+    return str(places[0]) if places[1] == places[0] + 1 else f"{places[0]}–{places[1] - 1}"

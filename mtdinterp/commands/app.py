@@ -1,0 +1,52 @@
+"""`mtdinterp app`: the workbench, a local page to look at a model's run and change it."""
+
+import argparse
+from importlib.util import find_spec
+
+from mtdinterp.app.listen import ADDRESS, listen
+from mtdinterp.commands.flags import at_least, not_empty
+from mtdinterp.commands.progress import stages
+
+NEEDED = ("fastapi", "uvicorn", "plotly")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = ("examples:\n  mtdinterp app\n  mtdinterp app out/m4 out/paper --port 8800\n"
+                     "  mtdinterp app --no-browser")
+    parser.add_argument("checkpoints", nargs="*", type=not_empty, metavar="CHECKPOINT",
+                        help="checkpoint directories to offer besides the zoo; nothing else can be opened")
+    parser.add_argument("--port", type=at_least(0), default=8765, metavar="N",
+                        help="port on this machine (8765); 0 takes any that is free")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page in a browser")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from mtdinterp.checkpoint_files import find_checkpoint, read_config
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"the workbench needs {', '.join(missing)}; install the extra: pip install 'mtdinterp[app]'")
+    if options.port > 65535:
+        raise ValueError(f"--port: expected a port of 0..65535, got {options.port}")
+    for name in options.checkpoints:
+        read_config(find_checkpoint(name))  # before anything heavy is imported
+    with listen(options.port) as listener:
+        with stages(1) as stage:
+            stage("importing")
+            import uvicorn
+
+            from mtdinterp.app.models import Registry
+            from mtdinterp.app.server import create_app
+
+            port = listener.getsockname()[1]
+            server = uvicorn.Server(uvicorn.Config(create_app(Registry(options.checkpoints), port),
+                                                   log_level="warning", server_header=False))
+        url = f"http://{ADDRESS}:{port}/"
+        print(f"workbench: {url}  (Ctrl+C ends it)", flush=True)
+        if not options.no_browser:
+            import webbrowser
+
+            webbrowser.open(url)
+        server.run(sockets=[listener])
+    return 0

@@ -1,0 +1,54 @@
+"""`mtdinterp app` itself."""
+
+import socket
+import subprocess
+import sys
+
+import httpx
+
+from mtdinterp.bench import workbench
+from mtdinterp.cli import main
+from mtdinterp.commands import app
+
+
+def test_it_serves_the_given_checkpoint_until_it_is_ended(local_checkpoint):
+    command = [sys.executable, "-m", "mtdinterp", "app", str(local_checkpoint), "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            address = line.split()[1]
+            assert address.startswith("http://127.0.0.1:")
+            assert httpx.get(address).text.startswith("<!doctype html>")
+            about = httpx.get(address + "api/about").json()
+            assert about["first"] == "two-heads"
+            assert httpx.get(address + "plotly.js").text.startswith("/**\n* plotly.js v")
+            assert httpx.get(address, headers={"host": "evil.example"}).status_code == 403
+        finally:
+            process.terminate()
+
+
+def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, capsys):
+    monkeypatch.setattr(app, "find_spec", lambda name: None if name == "plotly" else object())
+    assert main(["app", "--no-browser"]) == 2
+    assert capsys.readouterr().err == ("mtdinterp app: the workbench needs plotly; install the extra: "
+                                       "pip install 'mtdinterp[app]'\n")
+
+
+def test_a_port_that_is_taken_is_said(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["app", "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
+    assert "is taken or not allowed; choose another" in capsys.readouterr().err
+
+
+def test_a_bench_without_a_browser_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(workbench, "missing", lambda: ["chromium", "selenium"])
+    (line,) = workbench.click_to_bars(quick=True)
+    assert line.value is None
+    assert "chromium, selenium is missing" in line.name
+
+
+def test_it_listens_on_this_machine_alone():
+    with app.listen(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
