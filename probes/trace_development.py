@@ -34,7 +34,8 @@ class Development:
     series: dict[str, tuple[Any, ...]]
     """By reading; None where a step has no such reading."""
     events: dict[str, int | None]
-    """left_plateau, beta, transition, branch: from that step on to the end. What was never recorded is not listed."""
+    """left_plateau: first there and at the next evaluation; beta, transition, branch: from that step on to the end.
+    What was never recorded is not listed."""
     final_branch: str
 
     def summary(self) -> str:
@@ -114,13 +115,21 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
         "branch": [entry == branch != "undecided" for entry in series["branch"]],
     }
     needs = {"left_plateau": "ratio", "beta": "beta", "transition": "transition_kl", "branch": "branch"}
-    events = {name: _since(steps, held) for name, held in conditions.items()
+    # A spike of the loss later on is no return to the plateau; everything else counts from where it stays.
+    since = {"left_plateau": _first_pair}
+    events = {name: since.get(name, _since)(steps, held) for name, held in conditions.items()
               if any(value is not None for value in series[needs[name]])}
     return Development(steps, series, events, branch)
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _first_pair(steps: Sequence[int], held: Sequence[bool]) -> int | None:
+    """The first step at which the condition holds there and at the next evaluation, or at the last one."""
+    following = [*held[1:], True]
+    return next((step for step, now, then in zip(steps, held, following, strict=True) if now and then), None)
 
 
 def _since(steps: Sequence[int], held: Iterable[bool]) -> int | None:

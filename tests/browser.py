@@ -1,31 +1,6 @@
-"""A headless Chromium for tests of pages: what it logs, what it asks for, and what runs over the edge."""
+"""What a browser in a test has to say about a page: what it logs, what it asks for, what runs over the edge."""
 
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-         "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-         "--force-device-scale-factor=1")
-
-
-@contextmanager
-def chromium(profile) -> Iterator[webdriver.Chrome]:
-    """A fresh browser with its profile in the given directory."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 def set_width(driver, width: int, height: int = 900) -> None:
@@ -35,9 +10,10 @@ def set_width(driver, width: int, height: int = 900) -> None:
 
 
 def requests(driver) -> list[str]:
-    """Addresses asked for since the last call."""
+    """Addresses asked for since the last call, but for the browser's own."""
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return [url for url in asked if not url.startswith(("about:", "chrome:", "chrome-untrusted:"))]
 
 
 def complaints(driver) -> list[str]:

@@ -56,7 +56,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
         (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
         (["train", "--seed", "9" * 30], "--seed: expected an integer below 2^63"),
-        (["train", "--out", ""], "--out: expected a directory, got ''"),
+        (["train", "--out", ""], "--out: expected a path, got ''"),
         (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),

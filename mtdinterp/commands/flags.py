@@ -2,10 +2,11 @@
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from mtdinterp.checkpoint_files import CheckpointError, check_replaceable
+from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -45,8 +46,22 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
 def not_empty(text: str) -> str:
     """An argparse type: a path that is not the empty word."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a directory, got ''")
+        raise argparse.ArgumentTypeError("expected a path, got ''")
     return text
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before hours of work: its folder is made, and nothing is lost there."""
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file, got a directory")
+    if (path.parent / CONFIG).exists() and (path.parent / WEIGHTS).exists():
+        raise ValueError(f"{path}: that folder is a checkpoint; write somewhere else")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written there ({error.strerror})") from None
 
 
 def checkpoint_directory(text: str) -> Path:

@@ -1,10 +1,11 @@
 """`mtdinterp report`: a page about one or several checkpoints to hand to a colleague."""
 
 import argparse
+import json
 import shlex
 from pathlib import Path
 
-from mtdinterp.commands.flags import at_least, not_empty
+from mtdinterp.commands.flags import at_least, check_writable, not_empty
 from mtdinterp.commands.progress import stages
 
 N_STAGES = 8
@@ -33,14 +34,26 @@ def _file(text: str) -> Path:
     return path
 
 
+def _check_own(path: Path) -> None:
+    """The numbers go to a file that the user did not name: nothing but an older report's is replaced there."""
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not {"verdict", "models"} & set(found):
+        raise ValueError(f"{path} is there and no report's: it would be replaced; choose another name")
+
+
 def run(options: argparse.Namespace) -> int:
     from mtdinterp.checkpoint_files import find_checkpoint
 
     out = options.out or Path(f"report.{options.format or 'html'}")
     if options.format and FORMATS[out.suffix] != options.format:
         raise ValueError(f"--format {options.format} does not go with {out.name}")
-    if out.is_dir():
-        raise ValueError(f"{out}: expected a file, got a directory")
+    check_writable(out)
+    _check_own(out.with_suffix(".json"))
     for name in options.checkpoints:
         find_checkpoint(name)  # before anything heavy is imported
     with stages(2 + N_STAGES * len(options.checkpoints)) as stage:

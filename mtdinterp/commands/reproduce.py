@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
+from mtdinterp.commands.flags import add_json_flag, at_least, check_writable, not_empty
 from mtdinterp.commands.progress import stages
 from mtdinterp.reproduce.registry import ALL, FIGURES, chosen
 
@@ -42,6 +42,7 @@ def _directory(text: str) -> Path:
 
 def run(options: argparse.Namespace) -> int:
     names = chosen(options.figures)
+    check_writable(options.out / "index.html")
     made: list[Reproduction] = []
     with stages(len(names) + 1) as stage:
         stage("importing")
@@ -54,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
             tqdm.write(f"  {words}", file=sys.stderr)  # above the bar, if there is one
 
         models: Models = TrainedModels(options.out / "runs", announce) if options.train else ZooModels()
-        options.out.mkdir(parents=True, exist_ok=True)
         for name in names:
             stage(name)
             found = make(name, Context(models, options.seed))

@@ -136,7 +136,7 @@ def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] 
         development=probes.trace_development(checkpoint) if checkpoint.history else None,
         interchanges=interchanges, steering=dose_response(model, task, base, vertex), transplants=transplants,
         sweep=patch_sweep(model, base[:8], corrupted), circuit=circuit, maps=maps, tokens=tokens,
-        weights_hash=tensors_digest(model.state_dict())[:16],
+        weights_hash=tensors_digest(model.state_dict()),
     )
 
 

@@ -27,6 +27,16 @@ DEFINITIONS = {
              "marginal is stationary fixes it. The paper's probe, a row softmax of W_Aᵀ, leaves it open.",
     "row KL": "Mean over rows a of KL(π[a] ‖ recovered[a]).",
     "total variation": "Half the sum of absolute differences: 0 for the same distribution, 1 for disjoint ones.",
+    "R²": "1 - squared error / variance, on sequences that the fit did not see where there is a fit; below 0 is worse "
+          "than the mean.",
+    "L1.lag, L2.L1.lag, …": "Named blocks of the stream: what layer 1 writes of its lag code; what layer 2 copies of "
+                            "that block; and so on.",
+    "two-step construction": "Five layers: w¹ = softmax(β₁·Γ), Γ² = Σ_i softmax_i(-a·w¹·γ_i)·γ_i, and the weights "
+                             "softmax(c₁·Γ + c₂·Γ²).",
+    "maximum likelihood, entropy-regularised": "Weights that maximise ℓ(w), or ℓ(w) + s·H(w).",
+    "plateau left, β appears, π appears": "Training sits at the KL of uniform weights first. It has left when half of "
+                                          "the way to one-step mirror descent is done at two evaluations in a row; β "
+                                          "and π appear when they can be read from then on.",
     "selectivity": "R² of a linear probe on held-out sequences minus the larger of its controls.",
     "patch sweep": "Every block at every position is taken from a clean run into a corrupted one that ends in the same "
                    "tokens; the picture shows which share of the way back to the clean prediction each one goes.",

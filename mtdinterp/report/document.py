@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mtdinterp.checkpoints.save import versions
 from mtdinterp.fitting import WORDS
 from mtdinterp.report.blocks import Bar, Bars, Block, Document, Section, Table, Text
+from mtdinterp.report.claims import RULES
 from mtdinterp.report.collect import Findings
 from mtdinterp.report.definitions import DEFINITIONS
 from mtdinterp.report.sections import SECTIONS
@@ -20,7 +21,7 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
         sections.append(Section(entry.name if several else "The answer", _answer(entry, verdict)))
-        evidence: dict[str, list[Block]] = {"Claims": [_claims(verdict)]}
+        evidence: dict[str, list[Block]] = {"Claims": [_claims(verdict), Text(RULES, "soft")]}
         evidence |= {title: section(entry) for title, section in SECTIONS.items()}
         sections += [Section(title, tuple(blocks), 3 if several else 2) for title, blocks in evidence.items() if blocks]
     sections += [Section("How it was made", _origin(findings, command)),
@@ -39,8 +40,8 @@ def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
 
 
 def _claims(verdict: Verdict) -> Table:
-    return Table(("claim", "evidence", "number", "control", "holds"),
-                 tuple((claim.claim, claim.evidence, claim.number, claim.control, HOLDS[claim.passed])
+    return Table(("holds", "claim", "number", "evidence", "control"),
+                 tuple((HOLDS[claim.passed], claim.claim, claim.number, claim.evidence, claim.control)
                        for claim in verdict.claims))
 
 
@@ -53,20 +54,27 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
     bars = tuple(Bar("standard" if entry.checkpoint.model.config.architecture == "standard" else "model", entry.name,
                      *entry.kl_ratio)
                  for entry in findings)
+    shapes = {(entry.checkpoint.task.vocab_size, entry.checkpoint.task.order, entry.checkpoint.model.config.length,
+               str(entry.checkpoint.task.transition.tolist())) for entry in findings}
+    unlike = () if len(shapes) == 1 else (Text((
+        "These models belong to different tasks or lengths: their KLs are not comparable, the ratios are.",), "soft"),)
     return Section("Side by side", (
+        *unlike,
         Table(("model", "algorithm", "branch", "KL", "over one-step", "β by output (optimum)", "π by attention",
                "by output"), rows),
         Bars("KL to the truth over that of tuned one-step mirror descent", bars, "ratio; 1 is one-step MD")))
 
 
 def _origin(findings: Sequence[Findings], command: str) -> tuple[Block, ...]:
-    rows = []
+    rows, recipes = [], []
     for entry in findings:
         config = entry.checkpoint.config
-        rows.append((entry.name, entry.weights_hash, _listed(config.get("seeds")), str(entry.seed),
+        rows.append((entry.name, entry.weights_hash[:16], _listed(config.get("seeds")), str(entry.seed),
                      _listed(config.get("versions"))))
-    return (Text((command,), "code"),
-            Table(("model", "weights (sha256)", "its seeds", "the report's seed", "made with"), tuple(rows)),
+        if isinstance(recipe := config.get("recipe"), dict):
+            recipes.append(f"{entry.name} was trained by the {recipe.get('name')} recipe, {recipe.get('steps')} steps.")
+    return (Text((command,), "code"), *((Text(tuple(recipes), "soft"),) if recipes else ()),
+            Table(("model", "weights (sha256, begins)", "its seeds", "the report's seed", "made with"), tuple(rows)),
             Text((f"This report was made with {_listed(versions())}.",), "soft"))
 
 

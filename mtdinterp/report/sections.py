@@ -95,7 +95,7 @@ def learning_rate(entry: Findings) -> list[Block]:
     levels = tuple(level for level in (Level("one_step", "optimum", beta.optimal),
                                        Level("one_step_theory", "first-order theory", beta.theory))
                    if math.isfinite(level.value))
-    blocks: list[Block] = [Intervals("β at each level, with 95% intervals", tuple(readings), levels, "β")]
+    blocks: list[Block] = [Intervals("β at each level (± standard error, bars 95%)", tuple(readings), levels, "β")]
     weak = [reading.words for reading, r2 in zip(reversed(readings), (beta.output_r2, beta.attention_r2), strict=False)
             if r2 < 0.5]
     if weak:
@@ -139,7 +139,7 @@ def algorithm(entry: Findings) -> list[Block]:
             Text((f"Of estimators that cannot be told apart the one with the fewest constants is named, and each "
                   f"constant beyond the first must bring it nearer by a factor {PRICE:g}.",), "soft"),
             Text(("On sequences that the model never saw the like of, with the same constants:",), "soft"),
-            Table(("sequences", "nearest", "its KL", "KL of the one named above"), shifted)]
+            Table(("sequences", "named there", "its KL", "KL of the one named above"), shifted)]
 
 
 def latents(entry: Findings) -> list[Block]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.checkpoints.save import versions
 from mtdinterp.report.collect import Findings
 from mtdinterp.report.document import compose
 from mtdinterp.report.markdown import write_markdown
@@ -24,7 +25,9 @@ def write_report(findings: Sequence[Findings], path: Path, command: str = "") ->
         write_markdown(document, path)
     else:
         path.write_text(render(document))
-    target.write_text(json.dumps(numbers[0] if len(numbers) == 1 else {"models": numbers}, indent=1) + "\n")
+    made = {"command": command, "made_with": versions()}
+    everything = {**numbers[0], **made} if len(numbers) == 1 else {"models": numbers, **made}
+    target.write_text(json.dumps(everything, indent=1) + "\n")
     return path, target
 
 
@@ -34,6 +37,7 @@ def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
         "name": entry.name,
         "seed": entry.seed,
         "weights_sha256": entry.weights_hash,
+        **{name: entry.checkpoint.config.get(name) for name in ("task", "recipe", "seeds", "versions")},
         "model": entry.checkpoint.model.config.to_dict(),
         "verdict": verdict,
         "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators),

@@ -11,6 +11,7 @@ import shutil
 
 import pytest
 import torch
+from browser import complaints, requests
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -122,13 +123,10 @@ def page(browser, address):
     found = Page(browser, address)
     found.resize(1440, 900)
     yield found
-    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not errors
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert complaints(browser) == []
+    asked = requests(browser)
     assert len(asked) > 5
-    assert not [url for url in asked if not url.startswith((address, "data:", "blob:", "about:", "chrome:",
-                                                                  "chrome-untrusted:"))]
+    assert not [url for url in asked if not url.startswith((address, "data:", "blob:"))]
 
 
 def test_a_first_visit_shows_a_sequence_and_says_what_each_panel_is(page):
@@ -448,9 +446,7 @@ def test_the_last_input_wins(page):
     page.settle()
     assert final > 40
     assert page.view["weights"]["after"][0] == pytest.approx(1)
-    events = [json.loads(entry["message"])["message"] for entry in page.browser.get_log("performance")]
-    asked = [event for event in events if event["method"] == "Network.requestWillBeSent"
-             and event["params"]["request"]["url"].endswith("/api/view")]
+    asked = [url for url in requests(page.browser) if url.endswith("/api/view")]
     assert len(asked) < 10  # the first view, one on its way, and the last one
     page.open()
 

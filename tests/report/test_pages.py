@@ -1,15 +1,16 @@
 """Report pages in a real browser: everything drawn, nothing fetched, no complaint, usable on a phone."""
 
 import pytest
-from browser import chromium, complaints, overflowing, requests, set_width
+from browser import complaints, overflowing, requests, set_width
 from selenium.webdriver.common.action_chains import ActionChains
 
+from mtdinterp.bench.browser import browsing
 from mtdinterp.report import write_report
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+def driver():
+    with browsing() as driver:
         yield driver
 
 

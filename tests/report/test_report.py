@@ -43,6 +43,8 @@ def test_the_construction_is_one_step_with_its_beta(tmp_path, construction):
     assert "predicts like one step of mirror descent" in verdict["sentences"][0]
     assert all(claim["passed"] for claim in verdict["claims"])
     assert verdict["misfits"] == []
+    assert "which it has exactly" in verdict["sentences"][2]
+    assert verdict["sentences"][-1].startswith("Everything matches")
     assert "predicts like one step of mirror descent" in page
 
 
@@ -78,6 +80,7 @@ def test_a_model_for_another_number_of_lags_is_not_explained(tmp_path, task):
     assert "Its β is" not in page
 
 
+@pytest.mark.slow
 def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     numbers, _ = written(tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 0.0), task))
     assert numbers["verdict"]["algorithm"] == "uniform"
@@ -86,12 +89,14 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     assert claim_of(numbers, "Few edges carry it") is None
 
 
+@pytest.mark.slow
 def test_a_step_against_the_likelihood_is_said(tmp_path, task):
     numbers, _ = written(tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, -8.0), task))
     assert "against the likelihood" in numbers["verdict"]["sentences"][0]
     assert claim_of(numbers, "It predicts nearly as well as can be done") is False
 
 
+@pytest.mark.slow
 def test_where_there_is_nothing_to_infer_nothing_is_held_against_the_model(tmp_path, task):
     single = MTDTask(task.transition, 1)
     numbers, page = written(tmp_path, collected(tmp_path, one_step(task.transition, 1, LENGTH, 5.0), single))
@@ -157,6 +162,19 @@ def test_markdown_has_the_same_words_and_every_figure(tmp_path, construction):
     first = next(index for index, line in enumerate(lines) if line.startswith("| model |"))
     columns = [len(re.findall(r"(?<!\\)\|", line)) for line in lines[first : first + 3]]
     assert columns == [6, 6, 6]  # five columns, also in the line with the hostile name
+
+
+def test_a_report_destroys_nothing(tmp_path, task, capsys):
+    path = save_checkpoint(tmp_path / "model", one_step(task.transition, 3, LENGTH, 5.0), task)
+    before = (path / "config.json").read_bytes()
+    assert main(["report", str(path), "-o", str(path / "config.html")]) == 2
+    assert "is a checkpoint" in capsys.readouterr().err
+    assert (path / "config.json").read_bytes() == before
+    (tmp_path / "mine.json").write_text('{"data": 1}')
+    assert main(["report", str(path), "-o", str(tmp_path / "mine.html")]) == 2
+    assert "no report's" in capsys.readouterr().err
+    assert main(["report", str(path), "-o", str(path / "config.json" / "x.html")]) == 2
+    assert "cannot be written there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -50,6 +50,8 @@ def made():
 
 
 class NoModels:
+    stored = True
+
     def get(self, entry):
         return None
 
