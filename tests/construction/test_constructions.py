@@ -164,10 +164,10 @@ def mean_kl(wanted: Tensor, task: MTDTask, tokens: Tensor, weights: Tensor) -> f
     return kl_divergence(wanted, predict_next(task.transition, tokens, weights)).mean().item()
 
 
-LONG = [pytest.param(order, 256, marks=pytest.mark.slow) for order in (3, 4)]
+LONG = [pytest.param(*shape, marks=pytest.mark.slow) for shape in ((4, 64), (3, 256), (4, 256))]
 
 
-@pytest.mark.parametrize(("order", "length"), [(3, 64), (4, 64), *LONG])
+@pytest.mark.parametrize(("order", "length"), [(3, 64), *LONG])
 def test_tuned_two_step_matches_two_step_mirror_descent(order, length):
     """Tuned to the truth ≤ 1.02 × two-step MD's KL; tuned to two-step MD ≤ 0.05 × the best one step's."""
     task = MTDTask.random(5, order, seed=0)

@@ -102,6 +102,7 @@ def test_a_learned_subspace_needs_one_dimension_less_than_there_are_lags():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_interchange_on_the_zoo():
     names = [name for name in zoo_names() if name.startswith("disentangled") and "T64" in name and "L5" not in name
              and "paper" not in name]
@@ -124,6 +125,7 @@ def test_the_circuit_of_one_step_is_its_own_edges():
     assert "constant edges" in found.summary()
 
 
+@pytest.mark.slow
 def test_the_circuit_of_two_steps_is_its_own_edges():
     found = minimal_circuit(two_step(TASK.transition, 3, 16, *CONSTANTS), TASK.sample(24, 16, seed=1).tokens,
                             faithfulness=0.99999)
@@ -186,7 +188,7 @@ def small(**changes):
 def test_all_edges_of_any_model_are_the_model():
     task = MTDTask.random(3, 2, seed=0)
     tokens = task.sample(16, 9, seed=1).tokens
-    for made in (small(n_heads=2), small(logits=True)):
+    for made in (small(n_layers=2, n_heads=2), small(logits=True)):
         everything = ablate_edges(made, tokens, minimal_circuit(made, tokens, faithfulness=1.0).effects)
         assert torch.allclose(everything, made.to_probabilities(made(tokens)[:, -1]).double(), atol=1e-5)
     with pytest.raises(ValueError, match="hidden layer before the output mixes all blocks"):
