@@ -53,6 +53,8 @@ def _centred_probe(checkpoint: Any) -> float:
 def _sentences(numbers: dict[str, Any]) -> tuple[str, ...]:
     def span(reading: str, names: Sequence[str]) -> str:
         values = sorted(numbers[name][reading] for name in names)
+        if len(values) == 1:
+            return f"{values[0]:.3f}"
         middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
         return f"{values[0]:.3f} to {values[-1]:.3f} (median {middle:.3f})"
 
