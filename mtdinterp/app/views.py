@@ -139,6 +139,7 @@ def _model(scene: Scene) -> dict[str, Any]:
         "exact_length": config.exact_length,
         "named_stream": named,
         "blocks": [_place(scene.model, name) for name in scene.model.stream],
+        "shared_blocks": [name for name in scene.model.stream if _shared(scene, name)],
         "hooks": [name for name in HOOKS if name in here],
         "transition": scene.task.transition.tolist(),
     }
@@ -148,14 +149,13 @@ def _place(model: LensTransformer, name: str) -> dict[str, Any]:
     """A block, the layer that writes it (-1 for the input), the first that reads it, and where to edit it.
 
     Blocks of a concatenated stream are edited where they are first read. An additive stream goes on being added to, so
-    there it is before the last layer.
+    there it is after the last layer: what the page shows is what is written.
     """
     columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
     additive = layers[0].reads.stop == model.stream.width
     reads = next((number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop), len(layers))
     last = len(layers) - 1
-    at = last if additive else reads
-    hook, layer = ("resid_pre", at) if at <= last else ("resid_post", last)
+    hook, layer = ("resid_post", last) if additive or reads > last else ("resid_pre", reads)
     return {"name": name, "width": model.stream.width_of(name), "reads": reads,
             "writes": None if additive else reads - 1, "hook": hook, "layer": layer}
 
@@ -177,11 +177,16 @@ def _blocks(scene: Scene) -> list[dict[str, Any]]:
         if of_source is not None:
             values["source"] = of_source.stream
         entry: dict[str, Any] = {kind: rows[position, columns].tolist() for kind, rows in values.items()}
-        other = scene.reference.stream
-        if name in other and other.width_of(name) == stream.width_of(name):
-            entry["beside"] = scene.beside.stream[position, other[name]].tolist()
+        if _shared(scene, name):
+            entry["beside"] = scene.beside.stream[position, scene.reference.stream[name]].tolist()
         found.append({"name": name, **entry})
     return found
+
+
+def _shared(scene: Scene, name: str) -> bool:
+    """Whether the model beside has this block too, as wide."""
+    here, there = scene.model.stream, scene.reference.stream
+    return name in there and there.width_of(name) == here.width_of(name)
 
 
 def describe(scene: Scene, edit: EditState) -> str:

@@ -84,6 +84,10 @@ class Page:
         ActionChains(self.browser).move_to_element_with_offset(element, *place).click().perform()
         self.settle()
 
+    def type(self, selector, text):
+        """Replace what a field holds, and leave it."""
+        self.find(selector).send_keys(Keys.CONTROL + "a" + Keys.NULL, text or Keys.DELETE, Keys.TAB)
+
     def keys(self, *keys):
         ActionChains(self.browser).send_keys(*keys).perform()
 
@@ -231,8 +235,10 @@ def test_ranges_cells_and_rows_dragged_from_the_source(page):
     assert [(edit["position"], edit["key"]) for edit in page.state["edits"]] == [([40, 51], [10, 31])]
     page.click('#brush label:nth-of-type(1) input')
     giver, taker = page.map(2, "source"), page.map(2, "after")
+    # On its way, within the source, the pointer crosses other rows: they stay.
     ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
-    ).move_to_element_with_offset(taker, *page.cell(taker, 63, 60)).release().perform()
+    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
+        taker, *page.cell(taker, 63, 60)).release().perform()
     page.settle()
     moved = page.state["edits"][1]
     assert moved["position"] == [63, 64]
@@ -324,7 +330,8 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
     page.until(lambda: page.find("#cancel").is_displayed())  # its construction takes a while to fit
     assert "Opening" in page.find("#status").text
-    page.find("#cancel").click()
+    page.script("const { store } = workbench; store.change({ model: { ...store.state.model, delta: 50 } })")
+    page.find("#cancel").click()  # back to what is shown, not one step
     page.settle()
     assert page.state["model"]["name"] == "disentangled-m4-T64"
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
@@ -431,6 +438,135 @@ def test_an_edit_by_the_form(page):
     page.until(lambda: page.state["edits"][0]["source"]["kind"] == "zero")
     page.settle()
     assert page.view["change"] != change
+
+
+def refused(page, act, sentence):
+    """What `act` tries is said to be wrong, and nothing of it stays."""
+    before, steps = page.state, page.script("return workbench.store.past.length")
+    act()
+    page.until(lambda: sentence in page.find("#status").text)
+    page.settle()
+    assert page.state == before
+    assert page.script("return workbench.store.past.length") == steps
+
+
+def test_what_is_refused_does_not_stay(page):
+    page.open()
+    page.click_cell(1, "after", 63, 20)
+    page.script("document.getElementById('typed').closest('details').open = true")
+    refused(page, lambda: page.type("#typed", "0 1 2"), "order: expected less than the length 3")
+    kind = Select(page.find("#edit-source"))
+    refused(page, lambda: kind.select_by_value("share"), "needs attention")  # of a row without keys
+    assert kind.first_selected_option.get_attribute("value") == "sequence"
+    kind.select_by_value("zero")
+    page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
+    page.settle()
+    page.click("#undo")
+    assert kind.first_selected_option.get_attribute("value") == "sequence"  # though the form has the focus
+    page.script("const { store } = workbench; const [edit] = store.state.edits;"
+                "store.change({ edits: Array(32).fill(edit), selected: null })")
+    page.settle()
+    refused(page, lambda: page.click_cell(2, "after", 63, 20), "at most 32 edits")
+    page.browser.get_log("browser")  # the browser notes the refusals
+
+
+def test_a_value_of_one_kind_is_not_taken_for_another(page):
+    page.open()
+    page.click_cell(2, "after", 63, 62)
+    page.type("#edit-key", "62")
+    kind = Select(page.find("#edit-source"))
+    kind.select_by_value("number")
+    page.settle()
+    page.find("#edit-values input").send_keys(Keys.HOME)
+    page.until(lambda: page.state["edits"][0]["source"].get("value") == -2)
+    kind.select_by_value("share")
+    page.settle()
+    assert page.state["edits"][0]["source"] == {"kind": "share", "value": 0.5}
+
+
+def test_places_that_are_none_are_said(page):
+    page.open()
+    page.click_cell(1, "after", 63, 20)
+    refused(page, lambda: page.type("#edit-position", "70"), "Positions: expected 0 to 63")
+    page.type("#edit-position", "-4 - -1")
+    page.until(lambda: page.state["edits"][0]["position"] == [60, 64])
+    refused(page, lambda: page.type("#edit-key", "last"), "Keys: expected 0 to 63")
+    page.type("#edit-key", "")
+    refused(page, lambda: page.type("#edit-from", "9 5"), "From layer, position: expected a layer")
+    page.click("#new-edit")
+    Select(page.find("#edit-hook")).select_by_value("resid_pre")
+    Select(page.find("#edit-source")).select_by_value("values")
+    refused(page, lambda: page.click("#add-edit"), "choose a block")
+
+
+def test_the_other_model_has_no_edits_of_blocks_it_lacks(page):
+    page.open()
+    Select(page.find("#model")).select_by_value("standard-m4-T64")
+    page.until(lambda: page.view["model"]["architecture"] == "standard")
+    page.settle()
+    width = page.view["model"]["blocks"][0]["width"]
+    page.script("workbench.store.addEdit({hook: 'resid_post', layer: 2, block: 'residual', on: true, "
+                "position: [63, 64], source: {kind: 'values', values: Array(arguments[0]).fill(0)}})", width)
+    page.settle()
+    page.click('#role label:nth-of-type(2) input')
+    assert page.state["model"]["role"] == "construction"
+    assert page.state["edits"] == []
+    assert "Removed 1 edit" in page.find("#status").text
+
+
+def test_an_answer_to_a_state_that_is_gone_is_not_applied(page):
+    page.open()
+    late = page.script("""
+        const { store } = workbench, [first] = store.state.tokens;
+        document.getElementById("sample").click();
+        store.change({ tokens: store.state.tokens.with(0, (first + 1) % 5) });
+        return store.state.tokens;
+    """)
+    page.script("return fetch('/api/about').then((answer) => answer.text())")
+    page.settle()
+    assert page.state["tokens"] == late
+    page.type("#length", "40")
+    page.until(lambda: len(page.state["tokens"]) == 40)
+    page.settle()
+    assert len(page.state["source"]) == 40
+    page.click("#undo")
+    assert page.state["tokens"] == late
+
+
+def test_an_outcome_is_of_its_experiment_alone(page):
+    page.open()
+    page.click("#experiments details:nth-of-type(3) summary")
+    page.find('[data-run="break"]').click()
+    page.until(lambda: page.find("#outcome").text)
+    page.settle()
+    page.click("#tokens span:nth-child(20)")
+    assert page.find("#outcome").text
+    page.click("#edits input[type=checkbox]")
+    assert not page.find("#outcome").text
+
+
+def test_the_readout_is_of_what_is_shown(page):
+    page.open()
+    page.click_cell(2, "after", 63, 62)
+    at = 2 * 64 * 64 + 63 * 64 + 62
+    after = page.script("return workbench.maps.data.after[arguments[0]]", at)
+    assert after != pytest.approx(page.script("return workbench.maps.data.before[arguments[0]]", at), abs=1e-3)
+    assert f"after {after:.3f}" in page.find("#readout").text
+
+
+def test_an_additive_stream_is_written_where_it_is_shown(page):
+    page.open()
+    Select(page.find("#model")).select_by_value("standard-m4-T64")
+    page.until(lambda: page.view["model"]["architecture"] == "standard")
+    page.settle()
+    page.click('[data-block="residual"]')
+    page.find("#block-sliders input").send_keys(Keys.END)
+    page.until(lambda: page.state["edits"])
+    page.settle()
+    held = page.view["blocks"][0]
+    assert held["after"][0] == 2
+    assert held["after"][1:] == pytest.approx(held["before"][1:], abs=1e-6)
+    assert page.view["change"] > 0
 
 
 def test_the_last_input_wins(page):
