@@ -248,6 +248,12 @@ def test_ranges_cells_and_rows_dragged_from_the_source(page):
     assert page.state["edits"][1]["on"] is False
     page.click("#clear-edits")
     assert page.view["change"] == 0
+    ActionChains(page.browser).move_to_element(page.map(2, "after")).click_and_hold().perform()
+    assert page.script("return workbench.maps.brush.range !== null")
+    page.script("document.dispatchEvent(new PointerEvent('pointercancel'))")  # as when a finger begins to scroll
+    ActionChains(page.browser).release().perform()
+    page.settle()
+    assert page.state["edits"] == []
 
 
 def test_sliders_by_keyboard_and_by_mouse_and_one_undo_for_a_drag(page, checkpoint):
@@ -323,6 +329,10 @@ def test_a_sweep_is_drawn_and_a_cell_applies_its_patch(page):
     page.until(lambda: page.state["edits"])
     page.settle()
     assert page.state["edits"][0]["source"] == {"kind": "sequence"}
+    ink = "return document.getElementById('sweep-chart').layout.font.color"
+    light = page.script(ink)
+    page.resize(1440, 900, "dark")
+    page.until(lambda: page.script(ink) != light)
 
 
 def test_long_work_shows_progress_and_can_be_cancelled(page):
@@ -342,6 +352,7 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     page.find("#sweep-cancel").click()
     page.until(lambda: page.find("#sweep-readout").text == "Cancelled.")
     assert page.find("#sweep-run").is_enabled()
+    assert page.script("return document.getElementById('tokens').scrollTop") > 0  # the last token is chosen, and seen
 
 
 def test_a_link_in_a_new_tab_gives_the_same_numbers(page):
@@ -370,6 +381,30 @@ def test_a_broken_link_is_said_and_the_first_view_shown(page):
     assert "tokens: expected values in 0..4" in page.find("#status").text
     assert page.state["tokens"] != state["tokens"]
     page.browser.get_log("browser")  # the browser notes the refusal, which is no error of the page
+
+
+def test_a_broken_link_does_not_take_the_work_away(page):
+    page.open()
+    page.click_cell(1, "after", 62, 5)
+    state, link = page.state, page.script("return workbench.store.link")
+    page.script("location.hash = '#nonsense'")
+    page.until(lambda: page.find("#status").text.startswith("This link cannot be opened"))
+    assert page.state == state
+    page.until(lambda: page.browser.current_url == link)
+    page.script("document.querySelector('.skip').click()")
+    page.until(lambda: page.browser.current_url == link)
+    assert page.state == state
+
+
+def test_a_link_needs_a_model_and_tokens_only(page):
+    page.open()
+    tokens = page.state["tokens"]
+    small = {"model": {"name": "disentangled-m4-T64"}, "tokens": tokens}
+    page.open("#" + base64.urlsafe_b64encode(json.dumps(small).encode()).decode().rstrip("="))
+    assert page.state["tokens"] == tokens
+    assert page.state["model"]["role"] == "checkpoint"
+    assert "construction" in page.bars()
+    assert page.find("#role input").is_selected()
 
 
 def test_copied_python_runs_and_gives_the_same_numbers(page, capsys):
@@ -454,7 +489,7 @@ def test_what_is_refused_does_not_stay(page):
     page.open()
     page.click_cell(1, "after", 63, 20)
     page.script("document.getElementById('typed').closest('details').open = true")
-    refused(page, lambda: page.type("#typed", "0 1 2"), "order: expected less than the length 3")
+    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 of them")
     kind = Select(page.find("#edit-source"))
     refused(page, lambda: kind.select_by_value("share"), "needs attention")  # of a row without keys
     assert kind.first_selected_option.get_attribute("value") == "sequence"
@@ -613,6 +648,14 @@ def test_the_page_fits_and_does_not_jump(page, width, scheme):
     unnamed = page.script("return [...document.querySelectorAll(arguments[0])].filter((entry) => !("
                           "entry.textContent.trim() || entry.ariaLabel || entry.labels?.length)).length", controls)
     assert unnamed == 0
+    if width == 390:
+        small = page.script("""
+            const targets = document.querySelectorAll("button,select,input,textarea,summary,.strip span");
+            return [...targets].filter((entry) => {
+              const { width, height } = entry.getBoundingClientRect();
+              return entry.checkVisibility({ visibilityProperty: true }) && Math.min(width, height) < 24;
+            }).map((entry) => entry.outerHTML.slice(0, 80))""")
+        assert small == []
 
 
 def test_exports_are_what_is_shown(page, tmp_path):
@@ -631,11 +674,29 @@ def test_exports_are_what_is_shown(page, tmp_path):
     assert numbers["state"] == page.state
     rows = list(csv.DictReader(io.StringIO(found["csv"].read_text())))
     values = {(row["what"], row["method"], row["entry"]): row["value"] for row in rows}
-    assert float(values["prediction", "after", "0"]) == page.view["predictions"]["after"][0]
+    assert float(values["prediction", "model, edited", "0"]) == page.view["predictions"]["after"][0]
     assert found["svg"].read_text().startswith("<svg")
     assert found["svg"].read_text().count("<image") == 12
     assert found["png"].read_bytes().startswith(b"\x89PNG")
     assert "Layer 2: attention, query 63" in found["html"].read_text()
+
+
+def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
+    page.open()
+    page.click('#role label:nth-of-type(2) input')
+    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for kind in ("json", "csv", "svg"):
+        page.find("#export summary").click()
+        page.find(f'[data-export="{kind}"]').click()
+        path = tmp_path / f"disentangled-m4-T64-view.{kind}"
+        page.until(path.exists)
+        found = path.read_text()
+        if kind == "json":
+            assert json.loads(found)["labels"]["construction"] == "checkpoint"
+        else:
+            named = {"csv": ",{},", "svg": ">{}</text>"}[kind]
+            assert named.format("checkpoint") in found
+            assert named.format("construction") not in found
 
 
 def test_the_bench_measures_from_click_to_bars():

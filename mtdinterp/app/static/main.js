@@ -128,18 +128,16 @@ function listenToKeys() {
   });
 }
 
-async function begin() {
+/** The state of the address, with all its parts, or null: a link that does not hold is said. */
+async function linked() {
+  if (byId(location.hash.slice(1))) return null; // the way past the side, not a view
   try {
-    const linked = fromFragment(location.hash);
-    if (linked) {
-      await ask("/api/view", linked); // a link that does not hold is said, and the first view shown
-      const rest = { edits: [], head: null, selected: null, block: null, source: null, weights: null, position: -1 };
-      return { ...rest, ...linked };
-    }
+    const given = fromFragment(location.hash);
+    return given && (await ask("/api/state", given));
   } catch (error) {
     report.fail(new Error(`This link cannot be opened: ${error.message}`));
+    return null;
   }
-  return ask("/api/fresh", { model: { name: about.first } });
 }
 
 async function start() {
@@ -152,10 +150,10 @@ async function start() {
     new EditsPanel(store, about, report),
     new StreamPanel(store),
     new Steering(store),
-    new Sharing(store, about, maps, report),
     new ModelPanel(store, about, report),
   ];
-  new SweepPanel(store, about, report);
+  new Sharing(store, () => ({ state: shownState, view, labels: labels() }), maps, report);
+  const sweep = new SweepPanel(store, about, report);
   new LearnPanel(store, about, report);
   listenToKeys();
   store.onChange((state, before) => {
@@ -164,12 +162,13 @@ async function start() {
     byId("redo").disabled = !store.future.length;
     requests.put(state);
   });
-  store.begin(await begin());
+  store.begin((await linked()) ?? (await ask("/api/fresh", { model: { name: about.first } })));
   onScheme(() => {
     if (view) {
       drawBars(view, labels());
       drawLegends(Object.keys(view.weights), labels());
       maps.redraw();
+      sweep.draw();
       panels.forEach((panel) => panel.show(view));
     }
   });
@@ -177,7 +176,10 @@ async function start() {
     if (view) drawBars(view, labels());
   });
   addEventListener("hashchange", async () => {
-    if (location.hash !== toFragment(store.state)) store.begin(await begin());
+    if (location.hash === toFragment(store.state)) return;
+    const state = await linked();
+    if (state) store.begin(state);
+    else history.replaceState(null, "", toFragment(store.state)); // the work stays
   });
   Object.assign(window, {
     workbench: {
