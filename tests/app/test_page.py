@@ -244,6 +244,13 @@ def test_ranges_cells_and_rows_dragged_from_the_source(page):
     assert moved["position"] == [63, 64]
     assert moved["source"] == {"kind": "sequence", "layer": 2, "position": 30}
     assert page.view["change"] > 1e-4
+    page.click('#brush label:nth-of-type(2) input')
+    ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
+    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
+        taker, *page.cell(taker, 50, 3)).release().perform()
+    page.settle()
+    cell = page.state["edits"][2]
+    assert (cell["position"], cell["key"], cell["source"]["position"]) == ([50, 51], [48, 49], 30)  # two back, as there
     page.click("#edits li:nth-child(2) input")
     assert page.state["edits"][1]["on"] is False
     page.click("#clear-edits")
