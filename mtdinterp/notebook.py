@@ -15,11 +15,11 @@ import torch
 
 from mtdinterp.app.document import fragment, sweep_fragment
 from mtdinterp.app.models import construction_for, fit_constants
-from mtdinterp.app.scene import Memory, Scene
+from mtdinterp.app.scene import Memory, Scene, check_length
 from mtdinterp.app.state import ModelState, State
 from mtdinterp.app.views import View, view
 from mtdinterp.checkpoints import Checkpoint
-from mtdinterp.checks import ArrayLike, as_distribution, as_tokens, check_order
+from mtdinterp.checks import ArrayLike, as_distribution, as_tokens
 from mtdinterp.interventions import Edit, SweepResult, patch_sweep
 
 
@@ -62,13 +62,15 @@ def look(
         drawn = task.sample(1, model.config.length, seed)
         tokens, weights = drawn.tokens, drawn.weights[0]
     given = _one(checkpoint, "tokens", tokens)
-    check_order(task.order, len(given))
+    check_length(task, len(given))
+    other = None if source is None else _one(checkpoint, "source", source)
+    if other is not None and len(other) != len(given):
+        raise ValueError(f"source: expected as many tokens as the sequence has, {len(given)}, got {len(other)}")
     truth = None if weights is None else tuple(as_distribution("weights", weights, task.order).tolist())
     if not -len(given) <= position < len(given):
         raise ValueError(f"position: expected a position of {-len(given)}..{len(given) - 1}, got {position}")
     constants = fit_constants(model, task, len(given))
-    state = State(ModelState(checkpoint.path.name, beta=beta, delta=delta), given, truth,
-                  None if source is None else _one(checkpoint, "source", source), position=position)
+    state = State(ModelState(checkpoint.path.name, beta=beta, delta=delta), given, truth, other, position=position)
     construction = construction_for(model, task, len(given), constants, beta, delta)
     return Look(Scene(state, task, model, construction, constants, Memory(), tuple(edits)))
 
@@ -85,7 +87,7 @@ def _one(checkpoint: Checkpoint, name: str, tokens: ArrayLike) -> tuple[int, ...
     try:
         rows = as_tokens(torch.atleast_2d(torch.as_tensor(tokens)), checkpoint.task.vocab_size)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}: {str(error).removeprefix('tokens: ')}") from None
     if len(rows) != 1:
         raise ValueError(f"{name}: expected one sequence, got {len(rows)}")
     return tuple(rows[0].tolist())

@@ -12,14 +12,19 @@ from torch import Tensor
 
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
-from mtdinterp.app.views import METHODS, View, beside, maps, view
+from mtdinterp.app.views import METHODS, View, maps, view
+from mtdinterp.app.words import beside
 from mtdinterp.interventions import SweepResult
+from mtdinterp.report.svg import ticks
 from mtdinterp.style import FAINT, INK, LOOKS, PAIR, SEQUENTIAL
 
 COLOURS = {"truth": INK, "exact_bayes": LOOKS["exact_bayes"].colour, "one_step": LOOKS["one_step"].colour,
            "construction": LOOKS["construction"].colour, "before": PAIR[0], "after": LOOKS["model"].colour}
 """Of the bars: a method's own colour, grey for the model before its edits."""
 
+ALONE = ("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+         "img-src data:\">")
+"""A page that is handed around may not call anybody, nor run anything, whatever somebody puts into it."""
 STYLE = """
 .mtd{font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;color:#1f2937;max-width:960px;background:#fff}
 .mtd h1{font-size:1.3rem;margin:0 0 4px}.mtd h2{font-size:1.05rem;margin:24px 0 6px;border-bottom:1px solid #e5e7eb}
@@ -39,7 +44,7 @@ def report_page(scene: Scene, code: str) -> str:
     """The whole page: what is looked at, the numbers, the maps, and the code that gives them again."""
     title = escape(scene.state.model.name)
     return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-            f'content="width=device-width,initial-scale=1"><title>{title}: a view</title></head>'
+            f'content="width=device-width,initial-scale=1">{ALONE}<title>{title}: a view</title></head>'
             f'<body style="margin:24px auto;max-width:960px;padding:0 16px">{fragment(scene)}'
             f'<div class="mtd"><h2>As Python</h2><pre>{escape(code)}</pre>'
             f'<p class="soft">mtdinterp {__version__}</p></div></body></html>')
@@ -132,22 +137,23 @@ def _bars(categories: Sequence[str], series: Mapping[str, Sequence[float]], name
     width, height, left, bottom, top = 460, 240, 34, 22, 40
     inner = (width - left) / len(categories)
     bar = 0.8 * inner / len(series)
-    largest = max(1e-9, *(value for values in series.values() for value in values))
+    given = [value for values in series.values() for value in values]
+    low, high = min(0.0, *given), max(1e-9, *given)  # an edit may write attention below zero
 
     def y(value: float) -> float:
-        return height - bottom - (height - bottom - top) * value / largest
+        return height - bottom - (height - bottom - top) * (value - low) / (high - low)
 
     marks: list[str] = []
-    for step in range(5):
-        level = largest * step / 4
+    for level in ticks(low, high):
         marks.append(f'<path d="M{left} {y(level):.1f}H{width}" stroke="{FAINT}"/><text x="{left - 4}" '
-                     f'y="{y(level) + 4:.1f}" text-anchor="end">{level:.2f}</text>')
+                     f'y="{y(level) + 4:.1f}" text-anchor="end">{level:g}</text>')
     for group, category in enumerate(categories):
         for number, (name, values) in enumerate(series.items()):
             x = left + group * inner + 0.1 * inner + number * bar
             fill = "none" if name == "truth" else COLOURS[name]
-            marks.append(f'<rect x="{x:.1f}" y="{y(values[group]):.1f}" width="{0.9 * bar:.1f}" '
-                         f'height="{max(0.0, height - bottom - y(values[group])):.1f}" fill="{fill}" '
+            upper, lower = sorted((y(values[group]), y(0)))
+            marks.append(f'<rect x="{x:.1f}" y="{upper:.1f}" width="{0.9 * bar:.1f}" '
+                         f'height="{lower - upper:.1f}" fill="{fill}" '
                          f'stroke="{COLOURS[name]}"><title>{names[name]}, {escape(category)}: {values[group]:.4f}'
                          "</title></rect>")
         marks.append(f'<text x="{left + (group + 0.5) * inner:.1f}" y="{height - 6}" text-anchor="middle">'

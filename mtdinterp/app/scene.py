@@ -17,7 +17,6 @@ from mtdinterp.app.cache import Recent
 from mtdinterp.app.models import Constants, Registry
 from mtdinterp.app.runs import Run, observe
 from mtdinterp.app.state import MOST_TOKENS, EditState, ModelState, Range, State
-from mtdinterp.checks import check_order
 from mtdinterp.estimators import exact_posterior_mean
 from mtdinterp.interventions import Edit, FromRun, Share, steering_edit
 from mtdinterp.interventions.edits import activations, hook_name, taken_from
@@ -62,8 +61,14 @@ class Scene:
 
     @property
     def _own(self) -> tuple[Any, ...]:
-        """What tells this model's runs from another's."""
-        return self.state.model, self.length
+        """What tells this model's runs from another's; β and δ are the construction's."""
+        model = self.state.model
+        return (model.name if model.role == "checkpoint" else model), self.length
+
+    @property
+    def _other(self) -> tuple[Any, ...]:
+        """The same of the model beside."""
+        return "beside", self.state.model, self.length
 
     @cached_property
     def before(self) -> Run:
@@ -79,8 +84,7 @@ class Scene:
 
     @cached_property
     def beside(self) -> Run:
-        role = ("beside", *self._own)
-        return self.memory.run((role, self.state.tokens), lambda: observe(self.reference, self.tokens))
+        return self.memory.run((self._other, self.state.tokens), lambda: observe(self.reference, self.tokens))
 
     @cached_property
     def of_source(self) -> Run | None:
@@ -97,7 +101,7 @@ class Scene:
             task.transition, self.tokens, task.order, task.concentration)[0])
 
     def with_edits(self, edits: tuple[EditState, ...]) -> Run:
-        key = (self._own, self.state.tokens, self.state.source, edits)
+        key = (self._own, self._other, self.state.tokens, self.state.source, edits)  # they may take from beside
         return self.memory.run(key, lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits]))
 
     def answers(self, layer: int) -> int:
@@ -125,7 +129,7 @@ class Scene:
             model, tokens, role = self.model, self.source, self._own
             layer = edit.source.layer
         else:
-            model, tokens, role = self.reference, self.tokens, ("beside", *self._own)
+            model, tokens, role = self.reference, self.tokens, self._other
             layer = self.layer_beside(edit)
         where = FromRun(tokens, model, layer=layer, position=edit.source.position)
         taken = name if layer is None else hook_name(model, Edit(name.rsplit("hook_", 1)[1], "zero", layer=layer))
@@ -158,7 +162,7 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
     name, length = state.model.name, len(state.tokens)
     checkpoint = registry.checkpoint(name)
     task = checkpoint.task
-    check_order(task.order, length)
+    check_length(task, length)
     checkpoint.model.check_tokens(torch.tensor([state.tokens]))  # before anything is fitted at this length
     if state.weights is not None and len(state.weights) != task.order:
         raise ValueError(f"weights: expected {task.order} of them, one a lag, got {len(state.weights)}")
@@ -166,6 +170,12 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
     pair = (checkpoint.model, construction)
     model, reference = pair if state.model.role == "checkpoint" else pair[::-1]
     return Scene(state, task, model, reference, registry.constants(name, length), memory)
+
+
+def check_length(task: MTDTask, length: int) -> None:
+    """One transition must be seen at least."""
+    if length <= task.order:
+        raise ValueError(f"tokens: expected more than m = {task.order} of them, got {length}")
 
 
 def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:

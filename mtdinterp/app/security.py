@@ -41,8 +41,9 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            return  # there are no web sockets here
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # there are none here
+            return
 
         async def signed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

@@ -41,7 +41,8 @@ from mtdinterp.app.state import (
     parse_state,
 )
 from mtdinterp.app.sweeps import AIMS, Sweeps
-from mtdinterp.app.views import HOOKS, METHODS, WITH_BLOCKS, WITH_KEYS, maps, view
+from mtdinterp.app.views import METHODS, maps, view
+from mtdinterp.app.words import HOOKS, WITH_BLOCKS, WITH_KEYS
 from mtdinterp.checkpoint_files import ZOO
 from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.results import to_plain
@@ -161,6 +162,16 @@ def create_app(registry: Registry, port: int) -> Guard:
 
         return await answer(request, draw)
 
+    @app.post("/api/state")
+    async def normal(request: Request) -> JSONResponse:
+        """A state with all its parts, of a link that may have only the needed ones; refused where its view is."""
+        def complete(given: Any) -> dict[str, Any]:
+            scene = opened(given)
+            view(scene)
+            return scene.state.to_json()
+
+        return JSONResponse(await answer(request, complete))
+
     @app.post("/api/view")
     async def look(request: Request) -> JSONResponse:
         return JSONResponse(await answer(request, lambda given: to_plain(view(opened(given)))))
@@ -194,6 +205,7 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def code(request: Request) -> Any:
         def write(given: Any) -> dict[str, str]:
             scene = opened(given)
+            view(scene)  # refuses what cannot be run, which code would fail on
             return {"code": python_code(scene, loadable(registry, scene.state.model))}
 
         return await answer(request, write)

@@ -13,13 +13,10 @@ from typing import Any
 
 from mtdinterp.app.scene import Scene
 from mtdinterp.interventions import SweepResult, patch_sweep
-from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.results import to_plain
 
-AIMS = {
-    "away": "how far each patch moves the prediction from where it was: KL(before ‖ patched)",
-    "towards": "how far the patched prediction still is from the source's: KL(source ‖ patched)",
-}
+AIMS = {"away": "moved from before", "towards": "left to the source's"}
+"""KL(before ‖ patched), or KL(source ‖ patched)."""
 
 
 class Cancelled(Exception):
@@ -100,5 +97,5 @@ def sweep_of(scene: Scene, kind: str, aim: str) -> Callable[[Callable[[int, int]
 
 def sweep_numbers(result: SweepResult, aim: str) -> dict[str, Any]:
     """Divergences, positive, for every place: [layer][position][part]."""
-    return {"kind": result.kind, "aim": aim, "text": f"{KINDS[result.kind]}: {AIMS[aim]}", "parts": list(result.parts),
+    return {"kind": result.kind, "aim": aim, "parts": list(result.parts),
             "values": to_plain(-result.values), "unpatched": -result.unpatched + 0.0}

@@ -1,6 +1,5 @@
 """From a scene to the numbers of the page: pure, and the same for the page, the notebook and the report."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,27 +9,11 @@ from torch import Tensor
 
 from mtdinterp.app.runs import Run
 from mtdinterp.app.scene import Scene
-from mtdinterp.app.state import EditState, SourceState
+from mtdinterp.app.words import HOOKS, describe, describe_extra
 from mtdinterp.fitting import Evidence, one_step_weights
-from mtdinterp.interventions import Edit
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 
-HOOKS = {
-    "pattern": "attention",
-    "attn_scores": "attention scores",
-    "rel_scores": "position scores",
-    "resid_pre": "stream before the layer",
-    "attn_out": "what the layer writes",
-    "resid_post": "stream after the layer",
-    "q": "queries",
-    "p": "position queries",
-    "k": "keys",
-    "v": "values",
-    "z": "what heads gather",
-}
-"""Hook points that the page offers, in the order a layer has them, and what they are."""
-WITH_KEYS, WITH_BLOCKS = ("pattern", "attn_scores", "rel_scores"), ("resid_pre", "attn_out", "resid_post")
 METHODS = {
     "truth": "truth",
     "exact_bayes": "exact posterior mean",
@@ -67,11 +50,6 @@ class View:
     """A line for every edit, and whether it is on."""
 
 
-def beside(scene: Scene) -> str:
-    """What the model beside is."""
-    return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
-
-
 def view(scene: Scene) -> View:
     evidence = Evidence(scene.task, scene.tokens)
     order, state = scene.task.order, scene.state
@@ -100,7 +78,7 @@ def view(scene: Scene) -> View:
         clipped=clipped.item(),
         blocks=_blocks(scene),
         edits=[*({"text": describe(scene, edit), "on": edit.on} for edit in state.edits),
-               *({"text": describe_extra(edit), "on": True} for edit in scene.extra)],
+               *({"text": describe_extra(scene, edit), "on": True} for edit in scene.extra)],
     )
 
 
@@ -139,6 +117,7 @@ def _model(scene: Scene) -> dict[str, Any]:
         "exact_length": config.exact_length,
         "named_stream": named,
         "blocks": [_place(scene.model, name) for name in scene.model.stream],
+        "shared_blocks": [name for name in scene.model.stream if _shared(scene, name)],
         "hooks": [name for name in HOOKS if name in here],
         "transition": scene.task.transition.tolist(),
     }
@@ -148,14 +127,13 @@ def _place(model: LensTransformer, name: str) -> dict[str, Any]:
     """A block, the layer that writes it (-1 for the input), the first that reads it, and where to edit it.
 
     Blocks of a concatenated stream are edited where they are first read. An additive stream goes on being added to, so
-    there it is before the last layer.
+    there it is after the last layer: what the page shows is what is written.
     """
     columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
     additive = layers[0].reads.stop == model.stream.width
     reads = next((number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop), len(layers))
     last = len(layers) - 1
-    at = last if additive else reads
-    hook, layer = ("resid_pre", at) if at <= last else ("resid_post", last)
+    hook, layer = ("resid_post", last) if additive or reads > last else ("resid_pre", reads)
     return {"name": name, "width": model.stream.width_of(name), "reads": reads,
             "writes": None if additive else reads - 1, "hook": hook, "layer": layer}
 
@@ -177,44 +155,13 @@ def _blocks(scene: Scene) -> list[dict[str, Any]]:
         if of_source is not None:
             values["source"] = of_source.stream
         entry: dict[str, Any] = {kind: rows[position, columns].tolist() for kind, rows in values.items()}
-        other = scene.reference.stream
-        if name in other and other.width_of(name) == stream.width_of(name):
-            entry["beside"] = scene.beside.stream[position, other[name]].tolist()
+        if _shared(scene, name):
+            entry["beside"] = scene.beside.stream[position, scene.reference.stream[name]].tolist()
         found.append({"name": name, **entry})
     return found
 
 
-def describe(scene: Scene, edit: EditState) -> str:
-    """An edit in words."""
-    place = HOOKS.get(edit.hook, edit.hook)
-    words = [f"Layer {edit.layer + 1}: {place}" if edit.layer is not None else place.capitalize()]
-    if edit.source.kind == "weights":
-        words = [f"In-context weights of layer {edit.layer + 1 if edit.layer is not None else len(scene.model.blocks)}"]
-    words += [f"block {edit.block}"] if edit.block else []
-    words += [f"head {edit.head + 1}"] if edit.head is not None else []
-    what = "query" if edit.hook in WITH_KEYS else "position"
-    words += [f"{what} {_places(edit.position)}"] if edit.position else []
-    words += [f"key {_places(edit.key)}"] if edit.key else []
-    return ", ".join(words) + " ← " + _source_words(scene, edit.source)
-
-
-def describe_extra(edit: Edit) -> str:
-    """An edit in the library's own form, in the words of its fields."""
-    places = {name: getattr(edit, name) for name in ("layer", "position", "key", "head", "block")}
-    words = [edit.hook, *(f"{name} {value}" for name, value in places.items() if value is not None)]
-    source = edit.source if isinstance(edit.source, str | float) else type(edit.source).__name__
-    return f"{', '.join(words)} ← {source}"
-
-
-def _source_words(scene: Scene, source: SourceState) -> str:
-    numbers = " ".join(f"{value:.3g}" for value in (source.values or ())[:6])
-    numbers += " …" if len(source.values or ()) > 6 else ""
-    words = {"zero": "zero", "mean": "its mean", "sequence": "source sequence", "reference": f"the {beside(scene)}",
-             "number": f"{source.value or 0:.3g}", "values": numbers, "weights": numbers,
-             "share": f"share {source.value or 0:.3g}"}[source.kind]
-    words += f", layer {source.layer + 1}" if source.layer is not None else ""
-    return words + (f", position {source.position}" if source.position is not None else "")
-
-
-def _places(places: Sequence[int]) -> str:
-    return str(places[0]) if places[1] == places[0] + 1 else f"{places[0]}–{places[1] - 1}"
+def _shared(scene: Scene, name: str) -> bool:
+    """Whether the model beside has this block too, as wide."""
+    here, there = scene.model.stream, scene.reference.stream
+    return name in there and there.width_of(name) == here.width_of(name)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from mtdinterp.app.security import MOST_BYTES
 from mtdinterp.app.server import STATIC, create_app
@@ -105,7 +106,7 @@ WRONG = [
     ({"tokens": [0] * 65, "source": None}, "tokens: expected a length of 1..64, got 65"),
     ({"tokens": [9] * 64}, "tokens: expected values in 0..4, got values in 9..9"),
     ({"tokens": [0.5] * 64}, "tokens[0]: expected an integer"),
-    ({"tokens": [0, 1, 2, 3], "source": None}, "order: expected less than the length 4, got 4"),
+    ({"tokens": [0, 1, 2, 3], "source": None}, "tokens: expected more than m = 4 of them, got 4"),
     ({"weights": [0.5, 0.5]}, "weights: expected 4 of them, one a lag, got 2"),
     ({"weights": [2, -1, 0, 0]}, "weights: expected weights ≥ 0 that add to 1"),
     ({"position": 64}, "position: expected an integer of -64..63, got 64"),
@@ -230,3 +231,20 @@ def test_thousands_of_malformed_requests_never_break_it(registry, fresh):
     assert seen[400] > 500
     assert seen[422] > 20
     assert seen[200] > 100
+
+
+def test_web_sockets_are_closed(client):
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/"):
+        pass
+
+
+def test_python_refuses_what_the_view_refuses(client, fresh):
+    edit = {"hook": "nothing", "layer": 0, "source": {"kind": "zero"}}
+    answers = [client.post(path, json={**fresh(), "edits": [edit]})
+               for path in ("/api/view", "/api/python", "/api/state")]
+    assert {answer.status_code for answer in answers} == {422}
+    assert len({answer.text for answer in answers}) == 1
+
+
+def test_a_report_may_not_call_anybody(client, fresh):
+    assert "default-src 'none'" in client.post("/api/report", json=fresh()).text

@@ -84,6 +84,10 @@ class Page:
         ActionChains(self.browser).move_to_element_with_offset(element, *place).click().perform()
         self.settle()
 
+    def type(self, selector, text):
+        """Replace what a field holds, and leave it."""
+        self.find(selector).send_keys(Keys.CONTROL + "a" + Keys.NULL, text or Keys.DELETE, Keys.TAB)
+
     def keys(self, *keys):
         ActionChains(self.browser).send_keys(*keys).perform()
 
@@ -231,17 +235,32 @@ def test_ranges_cells_and_rows_dragged_from_the_source(page):
     assert [(edit["position"], edit["key"]) for edit in page.state["edits"]] == [([40, 51], [10, 31])]
     page.click('#brush label:nth-of-type(1) input')
     giver, taker = page.map(2, "source"), page.map(2, "after")
+    # On its way, within the source, the pointer crosses other rows: they stay.
     ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
-    ).move_to_element_with_offset(taker, *page.cell(taker, 63, 60)).release().perform()
+    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
+        taker, *page.cell(taker, 63, 60)).release().perform()
     page.settle()
     moved = page.state["edits"][1]
     assert moved["position"] == [63, 64]
     assert moved["source"] == {"kind": "sequence", "layer": 2, "position": 30}
     assert page.view["change"] > 1e-4
+    page.click('#brush label:nth-of-type(2) input')
+    ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
+    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
+        taker, *page.cell(taker, 50, 3)).release().perform()
+    page.settle()
+    cell = page.state["edits"][2]
+    assert (cell["position"], cell["key"], cell["source"]["position"]) == ([50, 51], [48, 49], 30)  # two back, as there
     page.click("#edits li:nth-child(2) input")
     assert page.state["edits"][1]["on"] is False
     page.click("#clear-edits")
     assert page.view["change"] == 0
+    ActionChains(page.browser).move_to_element(page.map(2, "after")).click_and_hold().perform()
+    assert page.script("return workbench.maps.brush.range !== null")
+    page.script("document.dispatchEvent(new PointerEvent('pointercancel'))")  # as when a finger begins to scroll
+    ActionChains(page.browser).release().perform()
+    page.settle()
+    assert page.state["edits"] == []
 
 
 def test_sliders_by_keyboard_and_by_mouse_and_one_undo_for_a_drag(page, checkpoint):
@@ -317,6 +336,10 @@ def test_a_sweep_is_drawn_and_a_cell_applies_its_patch(page):
     page.until(lambda: page.state["edits"])
     page.settle()
     assert page.state["edits"][0]["source"] == {"kind": "sequence"}
+    ink = "return document.getElementById('sweep-chart').layout.font.color"
+    light = page.script(ink)
+    page.resize(1440, 900, "dark")
+    page.until(lambda: page.script(ink) != light)
 
 
 def test_long_work_shows_progress_and_can_be_cancelled(page):
@@ -324,7 +347,8 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
     page.until(lambda: page.find("#cancel").is_displayed())  # its construction takes a while to fit
     assert "Opening" in page.find("#status").text
-    page.find("#cancel").click()
+    page.script("const { store } = workbench; store.change({ model: { ...store.state.model, delta: 50 } })")
+    page.find("#cancel").click()  # back to what is shown, not one step
     page.settle()
     assert page.state["model"]["name"] == "disentangled-m4-T64"
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
@@ -335,6 +359,7 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     page.find("#sweep-cancel").click()
     page.until(lambda: page.find("#sweep-readout").text == "Cancelled.")
     assert page.find("#sweep-run").is_enabled()
+    assert page.script("return document.getElementById('tokens').scrollTop") > 0  # the last token is chosen, and seen
 
 
 def test_a_link_in_a_new_tab_gives_the_same_numbers(page):
@@ -363,6 +388,30 @@ def test_a_broken_link_is_said_and_the_first_view_shown(page):
     assert "tokens: expected values in 0..4" in page.find("#status").text
     assert page.state["tokens"] != state["tokens"]
     page.browser.get_log("browser")  # the browser notes the refusal, which is no error of the page
+
+
+def test_a_broken_link_does_not_take_the_work_away(page):
+    page.open()
+    page.click_cell(1, "after", 62, 5)
+    state, link = page.state, page.script("return workbench.store.link")
+    page.script("location.hash = '#nonsense'")
+    page.until(lambda: page.find("#status").text.startswith("This link cannot be opened"))
+    assert page.state == state
+    page.until(lambda: page.browser.current_url == link)
+    page.script("document.querySelector('.skip').click()")
+    page.until(lambda: page.browser.current_url == link)
+    assert page.state == state
+
+
+def test_a_link_needs_a_model_and_tokens_only(page):
+    page.open()
+    tokens = page.state["tokens"]
+    small = {"model": {"name": "disentangled-m4-T64"}, "tokens": tokens}
+    page.open("#" + base64.urlsafe_b64encode(json.dumps(small).encode()).decode().rstrip("="))
+    assert page.state["tokens"] == tokens
+    assert page.state["model"]["role"] == "checkpoint"
+    assert "construction" in page.bars()
+    assert page.find("#role input").is_selected()
 
 
 def test_copied_python_runs_and_gives_the_same_numbers(page, capsys):
@@ -433,6 +482,135 @@ def test_an_edit_by_the_form(page):
     assert page.view["change"] != change
 
 
+def refused(page, act, sentence):
+    """What `act` tries is said to be wrong, and nothing of it stays."""
+    before, steps = page.state, page.script("return workbench.store.past.length")
+    act()
+    page.until(lambda: sentence in page.find("#status").text)
+    page.settle()
+    assert page.state == before
+    assert page.script("return workbench.store.past.length") == steps
+
+
+def test_what_is_refused_does_not_stay(page):
+    page.open()
+    page.click_cell(1, "after", 63, 20)
+    page.script("document.getElementById('typed').closest('details').open = true")
+    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 of them")
+    kind = Select(page.find("#edit-source"))
+    refused(page, lambda: kind.select_by_value("share"), "needs attention")  # of a row without keys
+    assert kind.first_selected_option.get_attribute("value") == "sequence"
+    kind.select_by_value("zero")
+    page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
+    page.settle()
+    page.click("#undo")
+    assert kind.first_selected_option.get_attribute("value") == "sequence"  # though the form has the focus
+    page.script("const { store } = workbench; const [edit] = store.state.edits;"
+                "store.change({ edits: Array(32).fill(edit), selected: null })")
+    page.settle()
+    refused(page, lambda: page.click_cell(2, "after", 63, 20), "at most 32 edits")
+    page.browser.get_log("browser")  # the browser notes the refusals
+
+
+def test_a_value_of_one_kind_is_not_taken_for_another(page):
+    page.open()
+    page.click_cell(2, "after", 63, 62)
+    page.type("#edit-key", "62")
+    kind = Select(page.find("#edit-source"))
+    kind.select_by_value("number")
+    page.settle()
+    page.find("#edit-values input").send_keys(Keys.HOME)
+    page.until(lambda: page.state["edits"][0]["source"].get("value") == -2)
+    kind.select_by_value("share")
+    page.settle()
+    assert page.state["edits"][0]["source"] == {"kind": "share", "value": 0.5}
+
+
+def test_places_that_are_none_are_said(page):
+    page.open()
+    page.click_cell(1, "after", 63, 20)
+    refused(page, lambda: page.type("#edit-position", "70"), "Positions: expected 0 to 63")
+    page.type("#edit-position", "-4 - -1")
+    page.until(lambda: page.state["edits"][0]["position"] == [60, 64])
+    refused(page, lambda: page.type("#edit-key", "last"), "Keys: expected 0 to 63")
+    page.type("#edit-key", "")
+    refused(page, lambda: page.type("#edit-from", "9 5"), "From layer, position: expected a layer")
+    page.click("#new-edit")
+    Select(page.find("#edit-hook")).select_by_value("resid_pre")
+    Select(page.find("#edit-source")).select_by_value("values")
+    refused(page, lambda: page.click("#add-edit"), "choose a block")
+
+
+def test_the_other_model_has_no_edits_of_blocks_it_lacks(page):
+    page.open()
+    Select(page.find("#model")).select_by_value("standard-m4-T64")
+    page.until(lambda: page.view["model"]["architecture"] == "standard")
+    page.settle()
+    width = page.view["model"]["blocks"][0]["width"]
+    page.script("workbench.store.addEdit({hook: 'resid_post', layer: 2, block: 'residual', on: true, "
+                "position: [63, 64], source: {kind: 'values', values: Array(arguments[0]).fill(0)}})", width)
+    page.settle()
+    page.click('#role label:nth-of-type(2) input')
+    assert page.state["model"]["role"] == "construction"
+    assert page.state["edits"] == []
+    assert "Removed 1 edit" in page.find("#status").text
+
+
+def test_an_answer_to_a_state_that_is_gone_is_not_applied(page):
+    page.open()
+    late = page.script("""
+        const { store } = workbench, [first] = store.state.tokens;
+        document.getElementById("sample").click();
+        store.change({ tokens: store.state.tokens.with(0, (first + 1) % 5) });
+        return store.state.tokens;
+    """)
+    page.script("return fetch('/api/about').then((answer) => answer.text())")
+    page.settle()
+    assert page.state["tokens"] == late
+    page.type("#length", "40")
+    page.until(lambda: len(page.state["tokens"]) == 40)
+    page.settle()
+    assert len(page.state["source"]) == 40
+    page.click("#undo")
+    assert page.state["tokens"] == late
+
+
+def test_an_outcome_is_of_its_experiment_alone(page):
+    page.open()
+    page.click("#experiments details:nth-of-type(3) summary")
+    page.find('[data-run="break"]').click()
+    page.until(lambda: page.find("#outcome").text)
+    page.settle()
+    page.click("#tokens span:nth-child(20)")
+    assert page.find("#outcome").text
+    page.click("#edits input[type=checkbox]")
+    assert not page.find("#outcome").text
+
+
+def test_the_readout_is_of_what_is_shown(page):
+    page.open()
+    page.click_cell(2, "after", 63, 62)
+    at = 2 * 64 * 64 + 63 * 64 + 62
+    after = page.script("return workbench.maps.data.after[arguments[0]]", at)
+    assert after != pytest.approx(page.script("return workbench.maps.data.before[arguments[0]]", at), abs=1e-3)
+    assert f"after {after:.3f}" in page.find("#readout").text
+
+
+def test_an_additive_stream_is_written_where_it_is_shown(page):
+    page.open()
+    Select(page.find("#model")).select_by_value("standard-m4-T64")
+    page.until(lambda: page.view["model"]["architecture"] == "standard")
+    page.settle()
+    page.click('[data-block="residual"]')
+    page.find("#block-sliders input").send_keys(Keys.END)
+    page.until(lambda: page.state["edits"])
+    page.settle()
+    held = page.view["blocks"][0]
+    assert held["after"][0] == 2
+    assert held["after"][1:] == pytest.approx(held["before"][1:], abs=1e-6)
+    assert page.view["change"] > 0
+
+
 def test_the_last_input_wins(page):
     page.open()
     final = page.script("""
@@ -477,6 +655,14 @@ def test_the_page_fits_and_does_not_jump(page, width, scheme):
     unnamed = page.script("return [...document.querySelectorAll(arguments[0])].filter((entry) => !("
                           "entry.textContent.trim() || entry.ariaLabel || entry.labels?.length)).length", controls)
     assert unnamed == 0
+    if width == 390:
+        small = page.script("""
+            const targets = document.querySelectorAll("button,select,input,textarea,summary,.strip span");
+            return [...targets].filter((entry) => {
+              const { width, height } = entry.getBoundingClientRect();
+              return entry.checkVisibility({ visibilityProperty: true }) && Math.min(width, height) < 24;
+            }).map((entry) => entry.outerHTML.slice(0, 80))""")
+        assert small == []
 
 
 def test_exports_are_what_is_shown(page, tmp_path):
@@ -495,11 +681,29 @@ def test_exports_are_what_is_shown(page, tmp_path):
     assert numbers["state"] == page.state
     rows = list(csv.DictReader(io.StringIO(found["csv"].read_text())))
     values = {(row["what"], row["method"], row["entry"]): row["value"] for row in rows}
-    assert float(values["prediction", "after", "0"]) == page.view["predictions"]["after"][0]
+    assert float(values["prediction", "model, edited", "0"]) == page.view["predictions"]["after"][0]
     assert found["svg"].read_text().startswith("<svg")
     assert found["svg"].read_text().count("<image") == 12
     assert found["png"].read_bytes().startswith(b"\x89PNG")
     assert "Layer 2: attention, query 63" in found["html"].read_text()
+
+
+def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
+    page.open()
+    page.click('#role label:nth-of-type(2) input')
+    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for kind in ("json", "csv", "svg"):
+        page.find("#export summary").click()
+        page.find(f'[data-export="{kind}"]').click()
+        path = tmp_path / f"disentangled-m4-T64-view.{kind}"
+        page.until(path.exists)
+        found = path.read_text()
+        if kind == "json":
+            assert json.loads(found)["labels"]["construction"] == "checkpoint"
+        else:
+            named = {"csv": ",{},", "svg": ">{}</text>"}[kind]
+            assert named.format("checkpoint") in found
+            assert named.format("construction") not in found
 
 
 def test_the_bench_measures_from_click_to_bars():

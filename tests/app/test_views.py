@@ -269,3 +269,14 @@ def test_the_report_is_a_page_that_fetches_nothing(client, fresh):
     assert page.text.count("data:image/png;base64,") == 12
     assert "http" not in page.text.replace("http-equiv", "")
     assert "<script" not in page.text
+
+
+def test_constants_of_the_construction_leave_the_checkpoints_runs(registry, fresh):
+    memory, state = Memory(), parse_state(fresh())
+    taken = EditState("pattern", SourceState("reference"), layer=2)
+    scenes = [open_scene(registry, memory, replace(state, model=replace(state.model, beta=beta), edits=(taken,)))
+              for beta in (1.0, 30.0)]
+    assert scenes[0].before is scenes[1].before
+    assert scenes[0].of_source is scenes[1].of_source
+    assert not torch.equal(scenes[0].beside.outputs, scenes[1].beside.outputs)
+    assert not torch.equal(scenes[0].after.outputs, scenes[1].after.outputs)

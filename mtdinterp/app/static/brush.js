@@ -7,6 +7,7 @@ export class Brush {
     Object.assign(this, { store, maps, range: null, over: null });
     document.addEventListener("pointermove", (event) => this.drag(event));
     document.addEventListener("pointerup", (event) => this.drop(event));
+    document.addEventListener("pointercancel", () => this.forget());
   }
 
   listen(map) {
@@ -31,6 +32,7 @@ export class Brush {
     this.over = over && this.canGive(map, over) ? over : null;
     this.over?.figure.classList.add("target");
     if (over === map) this.range.end = this.maps.cell(event, map);
+    else if (this.over) this.range.end = this.range.start; // what will be given, not what was crossed on the way
     this.maps.outline();
   }
 
@@ -38,11 +40,15 @@ export class Brush {
     const { range } = this;
     if (!range || range.byKeys) return;
     const over = document.elementFromPoint(event.clientX, event.clientY)?.closest(".map")?.map;
-    this.over?.figure.classList.remove("target");
-    this.range = this.over = null;
+    this.forget();
     if (over === range.map) this.patch(range);
     else if (over && this.canGive(range.map, over)) this.give(range, over, this.maps.cell(event, over));
-    else this.maps.outline();
+  }
+
+  forget() {
+    this.over?.figure.classList.remove("target");
+    this.range = this.over = null;
+    this.maps.outline();
   }
 
   canGive(from, to) {
@@ -72,8 +78,7 @@ export class Brush {
       this.range = null;
       this.patch(range);
     } else if (event.key === "Escape") {
-      this.range = null;
-      this.maps.outline();
+      this.forget();
     } else return;
     event.preventDefault();
   }
@@ -104,24 +109,23 @@ export class Brush {
     });
   }
 
-  /** Rows dragged from one map onto another: they keep their offsets. */
-  give(range, to, [query]) {
-    const [rows] = this.spans(range);
-    const size = Math.min(rows[1] - rows[0], this.maps.length - query);
-    const offset = range.start[0] - range.start[1];
-    const cells = chosenRadio("brush") === "cell" && query >= offset;
+  /** The row, or the cell, taken up in one map and dropped on another: it keeps its offsets. */
+  give({ map, start: [row, column] }, to, [query]) {
+    const key = query - (row - column);
+    const byCell = chosenRadio("brush") === "cell";
+    if (byCell && (key < 0 || key > query)) return; // there is no such offset at this query
     this.put({
       hook: "pattern",
       layer: to.layer,
-      position: [query, query + size],
+      position: [query, query + 1],
       head: this.store.state.head,
-      key: cells ? [query - offset, query - offset + 1] : null,
+      key: byCell ? [key, key + 1] : null,
       block: null,
       on: true,
       source: {
-        kind: range.map.which === "source" ? "sequence" : "reference",
-        layer: range.map.layer,
-        position: rows[0],
+        kind: map.which === "source" ? "sequence" : "reference",
+        layer: map.layer,
+        position: row,
       },
     });
   }

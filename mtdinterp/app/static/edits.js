@@ -4,29 +4,45 @@ import { byId, fill, make, reweighted, slider } from "./dom.js";
 
 const RUNS = ["sequence", "reference"];
 
-/** "3", "3-9" or "" as [from, before] or null. */
-export function parseRange(text) {
-  const found = text.trim().match(/^(\d+)(?:\s*[-–:]\s*(\d+))?$/);
-  if (!found) return null;
-  const first = +found[1],
-    last = found[2] === undefined ? first : +found[2];
-  return [Math.min(first, last), Math.max(first, last) + 1];
+const FIRST = { share: 0.5, number: 0 };
+/** Where the slider of a source's value begins. */
+
+/** "3", "3-9" or "-1", counted from the end, as [from, before]; nothing is null, which is all. */
+export function parseRange(text, length) {
+  if (!text.trim()) return null;
+  const found = text.trim().match(/^(-?\d+)(?:\s*[-–:]\s*(-?\d+))?$/);
+  const ends = found && [found[1], found[2] ?? found[1]].map((end) => (+end < 0 ? length + +end : +end));
+  if (!ends || ends.some((end) => end < 0 || end >= length))
+    throw new Error(`expected 0 to ${length - 1}, a range such as 3–9, or −1 for the last; got “${text.trim()}”.`);
+  return [Math.min(...ends), Math.max(...ends) + 1];
+}
+
+/** "2 10" or "2, -1" as the layer and the position, counted from 0, that a source is taken from. */
+function parseFrom(text, layers, length) {
+  const words = text.split(/[\s,]+/).filter(Boolean);
+  const [layer, position] = words.map(Number);
+  const at = position < 0 ? length + position : position;
+  const within = (value, least, most) =>
+    value === undefined || (Number.isInteger(value) && value >= least && value <= most);
+  if (words.length > 2 || !within(layer, 1, layers) || !within(at, 0, length - 1))
+    throw new Error(`expected a layer of 1 to ${layers} and a position of 0 to ${length - 1}; got “${text.trim()}”.`);
+  return { ...(words.length > 0 && { layer: layer - 1 }), ...(words.length > 1 && { position: at }) };
 }
 
 export const showRange = (range) =>
   !range ? "" : range[1] === range[0] + 1 ? `${range[0]}` : `${range[0]}–${range[1] - 1}`;
 
 export class EditsPanel {
-  constructor(store, about) {
-    Object.assign(this, { store, about, shape: "" });
+  constructor(store, about, report) {
+    Object.assign(this, { store, about, report, shape: "", written: null });
     fill(byId("edit-hook"), Object.entries(about.hooks));
     for (const id of ["hook", "layer", "block", "head", "position", "key", "source", "from"]) {
       byId(`edit-${id}`).addEventListener("change", () => this.changed());
     }
     byId("edit-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.store.state.selected === null) this.store.addEdit(this.read());
-      else this.store.change({ selected: null });
+      if (this.store.state.selected !== null) this.store.change({ selected: null });
+      else this.put((edit) => this.store.addEdit(edit));
     });
     byId("new-edit").addEventListener("click", () => {
       this.store.change({ selected: null });
@@ -41,31 +57,57 @@ export class EditsPanel {
   changed(tag = null) {
     const { selected } = this.store.state;
     this.arrange();
-    if (selected !== null) this.store.replaceEdit(selected, this.read(), tag);
+    if (selected !== null) this.put((edit) => this.store.replaceEdit(selected, edit, tag));
+  }
+
+  /** Hand on the edit that the form describes, or say why it describes none. */
+  put(use) {
+    try {
+      this.written = this.read();
+    } catch (error) {
+      this.report.fail(error);
+      return;
+    }
+    use(this.written);
+  }
+
+  /** What a field says, as `parse` understands it; an error begins with the field's name. */
+  field(id, parse) {
+    const field = byId(id);
+    field.ariaInvalid = null;
+    try {
+      return parse(field.value);
+    } catch (error) {
+      field.ariaInvalid = "true";
+      throw new Error(`${field.labels[0].firstChild.textContent.trim()}: ${error.message}`);
+    }
   }
 
   /** The edit that the form describes. */
   read() {
+    const { length } = this.store.state.tokens;
+    const range = (text) => parseRange(text, length);
     const number = (id) => (byId(id).value === "" ? null : +byId(id).value);
     const hook = byId("edit-hook").value,
       kind = byId("edit-source").value;
     const source = { kind };
     if (["number", "share"].includes(kind)) source.value = this.value;
-    if (["values", "weights"].includes(kind)) source.values = this.entries;
-    const [fromLayer, fromPosition] = byId("edit-from")
-      .value.trim()
-      .split(/[\s,]+/)
-      .filter(Boolean)
-      .map(Number);
-    if (RUNS.includes(kind) && Number.isInteger(fromLayer)) source.layer = fromLayer - 1;
-    if (RUNS.includes(kind) && Number.isInteger(fromPosition)) source.position = fromPosition;
+    if (["values", "weights"].includes(kind)) {
+      if (!this.entries) throw new Error("Source: choose a block to set its entries.");
+      source.values = this.entries;
+    }
+    if (RUNS.includes(kind))
+      Object.assign(
+        source,
+        this.field("edit-from", (text) => parseFrom(text, this.model.layers, length)),
+      );
     const free = kind !== "weights";
     return {
       hook: free ? hook : "pattern",
       layer: number("edit-layer"),
       source,
-      position: free ? parseRange(byId("edit-position").value) : null,
-      key: free && this.about.with_keys.includes(hook) ? parseRange(byId("edit-key").value) : null,
+      position: free ? this.field("edit-position", range) : null,
+      key: free && this.about.with_keys.includes(hook) ? this.field("edit-key", range) : null,
       head: number("edit-head"),
       block: this.about.with_blocks.includes(hook) && byId("edit-block").value ? byId("edit-block").value : null,
       on: this.store.state.edits[this.store.state.selected]?.on ?? true,
@@ -86,8 +128,9 @@ export class EditsPanel {
     byId("edit-from").value = [layer == null ? (position == null ? "" : edit.layer + 1) : layer + 1, position ?? ""]
       .join(" ")
       .trim();
-    if (edit.source.value != null) this.value = edit.source.value;
-    if (edit.source.values) this.entries = edit.source.values;
+    const { kind, value, values } = edit.source;
+    Object.assign(this, { written: edit, kind, value, entries: values });
+    for (const field of byId("edit-form").querySelectorAll("input")) field.ariaInvalid = null;
     this.arrange(edit.layer);
   }
 
@@ -119,8 +162,8 @@ export class EditsPanel {
     const block = this.model.blocks.find(({ name }) => name === byId("edit-block").value);
     const width = { weights: this.model.order, values: block?.width ?? 0 }[kind] ?? 0;
     const shape = `${kind} ${width} ${this.store.state.selected}`;
-    if (width && this.entries?.length !== width) this.entries = Array(width).fill(1 / width);
-    if (["number", "share"].includes(kind) && this.value === undefined) this.value = kind === "share" ? 0.5 : 0;
+    if (kind !== this.kind) Object.assign(this, { kind, value: FIRST[kind], entries: null });
+    if (this.entries?.length !== width) this.entries = width ? Array(width).fill(1 / width) : null;
     if (shape === this.shape) {
       [...byId("edit-values").children].forEach((row, at) => row.set?.(width ? this.entries[at] : this.value));
       return;
@@ -192,7 +235,9 @@ export class EditsPanel {
     const editing = selected !== null && edits[selected];
     byId("form-title").textContent = editing ? `Edit ${selected + 1}` : "New edit";
     byId("add-edit").textContent = editing ? "Done" : "Add edit";
-    if (editing && !byId("edit-form").contains(document.activeElement)) this.write(edits[selected]);
+    if (!editing) this.written = null;
+    // What the form itself has made of an edit is there already, and may be further by now.
+    if (editing && edits[selected] !== this.written) this.write(edits[selected]);
     else this.arrange();
   }
 

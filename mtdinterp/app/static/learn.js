@@ -5,6 +5,10 @@ import { byId, make } from "./dom.js";
 
 export class LearnPanel {
   constructor(store, about, report) {
+    let shown = null; // the state that the outcome is of
+    store.onChange(() => {
+      if (shown && !store.isAt(shown)) byId("outcome").textContent = "";
+    });
     const cards = Object.entries(about.experiments).map(([name, { title, expect }]) => {
       const run = make("button", {
         type: "button",
@@ -14,9 +18,11 @@ export class LearnPanel {
       });
       run.addEventListener("click", async () => {
         try {
-          const { state, outcome } = await ask("/api/experiment", { state: store.state, name });
-          store.change({ edits: state.edits, selected: 0 });
-          byId("outcome").textContent = outcome;
+          const found = await store.answerFor((state) => ask("/api/experiment", { state, name }));
+          if (!found) return;
+          store.change({ edits: found.state.edits, selected: 0 });
+          shown = store.state;
+          byId("outcome").textContent = found.outcome;
         } catch (error) {
           report.fail(error);
         }

@@ -1,6 +1,6 @@
 // The page: puts the panels together, asks for the view when the state changes, and hands it to them.
 
-import { ask, Latest } from "./api.js";
+import { ask, Latest, Refused } from "./api.js";
 import { drawBars, drawLegends } from "./charts.js";
 import { byId } from "./dom.js";
 import { EditsPanel } from "./edits.js";
@@ -19,7 +19,6 @@ import { onScheme, setLooks } from "./theme.js";
 const PATIENCE = 400;
 /** Milliseconds after which an answer that is still missing is worth a word and a way out. */
 
-const store = new Store();
 const report = {
   say(sentence, isError = false) {
     byId("status").textContent = sentence;
@@ -36,6 +35,7 @@ const report = {
   },
 };
 
+const store = new Store((sentence) => report.fail(new Error(sentence)));
 let about, panels, maps; // there once the page has begun
 let view = null;
 let shownState = null;
@@ -71,12 +71,16 @@ const requests = new Latest(
         for (const panel of panels) panel.show(view);
         maps.build(view.model.layers);
         maps.refresh();
-        cones.put(store.state);
+        cones.put(state);
         document.documentElement.dataset.ready = "yes";
       }),
     );
   },
-  (error) => report.fail(error),
+  (error, state) => {
+    // What is refused must not stay: everything after it would be refused with it.
+    if (error instanceof Refused && shownState && state === store.state) store.back(shownState);
+    report.fail(error);
+  },
 );
 
 const cones = new Latest(
@@ -97,7 +101,7 @@ function listenToKeys() {
   byId("redo").addEventListener("click", () => store.redo());
   byId("cancel").addEventListener("click", () => {
     requests.cancel();
-    store.undo(); // back to what is shown
+    if (shownState) store.back(shownState);
   });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches("textarea, input:not([type=range]):not([type=radio]):not([type=checkbox])");
@@ -124,33 +128,32 @@ function listenToKeys() {
   });
 }
 
-async function begin() {
+/** The state of the address, with all its parts, or null: a link that does not hold is said. */
+async function linked() {
+  if (byId(location.hash.slice(1))) return null; // the way past the side, not a view
   try {
-    const linked = fromFragment(location.hash);
-    if (linked) {
-      await ask("/api/view", linked); // a link that does not hold is said, and the first view shown
-      const rest = { edits: [], head: null, selected: null, block: null, source: null, weights: null, position: -1 };
-      return { ...rest, ...linked };
-    }
+    const given = fromFragment(location.hash);
+    return given && (await ask("/api/state", given));
   } catch (error) {
     report.fail(new Error(`This link cannot be opened: ${error.message}`));
+    return null;
   }
-  return ask("/api/fresh", { model: { name: about.first } });
 }
 
 async function start() {
   about = await ask("/api/about");
   setLooks(about.looks);
+  store.mostEdits = about.most_edits;
   maps = new Maps(store, about, report);
   panels = [
     new SequencePanel(store, report),
-    new EditsPanel(store, about),
+    new EditsPanel(store, about, report),
     new StreamPanel(store),
     new Steering(store),
-    new Sharing(store, about, maps, report),
     new ModelPanel(store, about, report),
   ];
-  new SweepPanel(store, about, report);
+  new Sharing(store, () => ({ state: shownState, view, labels: labels() }), maps, report);
+  const sweep = new SweepPanel(store, about, report);
   new LearnPanel(store, about, report);
   listenToKeys();
   store.onChange((state, before) => {
@@ -159,12 +162,13 @@ async function start() {
     byId("redo").disabled = !store.future.length;
     requests.put(state);
   });
-  store.begin(await begin());
+  store.begin((await linked()) ?? (await ask("/api/fresh", { model: { name: about.first } })));
   onScheme(() => {
     if (view) {
       drawBars(view, labels());
       drawLegends(Object.keys(view.weights), labels());
       maps.redraw();
+      sweep.draw();
       panels.forEach((panel) => panel.show(view));
     }
   });
@@ -172,7 +176,10 @@ async function start() {
     if (view) drawBars(view, labels());
   });
   addEventListener("hashchange", async () => {
-    if (location.hash !== toFragment(store.state)) store.begin(await begin());
+    if (location.hash === toFragment(store.state)) return;
+    const state = await linked();
+    if (state) store.begin(state);
+    else history.replaceState(null, "", toFragment(store.state)); // the work stays
   });
   Object.assign(window, {
     workbench: {

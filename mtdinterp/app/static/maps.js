@@ -45,6 +45,7 @@ export class Maps {
   build(layers) {
     if (this.layers === layers) return;
     this.layers = layers;
+    this.cursor = this.pointed = null;
     this.visible.disconnect();
     this.maps = [];
     byId("maps").replaceChildren();
@@ -114,6 +115,7 @@ export class Maps {
     }
     this.redraw();
     this.refresh();
+    if (this.cursor) this.point(this.pointed, ...this.cursor); // what it reads there has changed
   }
 
   /** The first position that is shown: all of them, or the last few of many. */

@@ -5,18 +5,20 @@ import { byId, chooseRadio, chosenRadio, fill } from "./dom.js";
 
 export class ModelPanel {
   constructor(store, about, report) {
-    Object.assign(this, { store, about });
+    Object.assign(this, { store, about, report });
     const names = about.models.map(({ name, zoo }) => [name, zoo ? name : `${name} (yours)`]);
     fill(byId("model"), names, about.first);
     byId("model").addEventListener("change", async () => {
       try {
-        store.change(await ask("/api/fresh", { model: { name: byId("model").value } }));
+        const asked = { model: { name: byId("model").value } };
+        const fresh = await store.answerFor(() => ask("/api/fresh", asked));
+        if (fresh) store.change(fresh);
       } catch (error) {
         report.fail(error);
       }
     });
     for (const radio of document.querySelectorAll('input[name="role"]')) {
-      radio.addEventListener("change", () => this.change({ role: chosenRadio("role") }));
+      radio.addEventListener("change", () => this.changeRole(chosenRadio("role")));
     }
     byId("beta").addEventListener("input", () => this.change({ beta: +byId("beta").value }, "beta"));
     byId("delta").addEventListener("input", () => this.change({ delta: +byId("delta").value }, "delta"));
@@ -32,8 +34,18 @@ export class ModelPanel {
     this.store.change({ model: { ...this.store.state.model, ...parts } }, tag);
   }
 
-  show({ construction }) {
+  /** The other model of the pair; edits of blocks that it does not have go. */
+  changeRole(role) {
+    const { model, edits } = this.store.state;
+    const kept = edits.filter(({ block }) => !block || this.shared.includes(block));
+    const gone = edits.length - kept.length;
+    this.store.change({ model: { ...model, role }, ...(gone ? { edits: kept, selected: null } : {}) });
+    if (gone) this.report.say(`Removed ${gone} edit${gone > 1 ? "s" : ""} of blocks that the ${role} does not have.`);
+  }
+
+  show({ construction, model: { shared_blocks } }) {
     const { model } = this.store.state;
+    this.shared = shared_blocks;
     byId("model").value = model.name;
     chooseRadio("role", model.role);
     this.slider("beta", construction.beta, 1);

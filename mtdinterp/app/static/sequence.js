@@ -3,7 +3,14 @@
 import { ask } from "./api.js";
 import { byId, make, reweighted, slider } from "./dom.js";
 
-const randomSeed = () => Math.floor(Math.random() * 2 ** 31);
+const draw = (model, length, weights) =>
+  ask("/api/sample", { model, length, weights, seed: Math.floor(Math.random() * 2 ** 31) });
+
+/** Scroll the strip, and nothing around it, to a token. */
+function reveal(token, strip) {
+  const [inner, outer] = [token, strip].map((element) => element.getBoundingClientRect());
+  strip.scrollTop += Math.min(0, inner.top - outer.top) + Math.max(0, inner.bottom - outer.bottom);
+}
 
 export class SequencePanel {
   constructor(store, report) {
@@ -63,30 +70,30 @@ export class SequencePanel {
       this.report.fail(new Error(`Tokens are the numbers 0 to ${this.model.vocab_size - 1}, separated by blanks.`));
     } else if (id === "source" && tokens.length !== other) {
       this.report.fail(new Error(`The source must have ${other} tokens as the sequence has, got ${tokens.length}.`));
-    } else this.replace(id, tokens, id === "tokens" ? null : undefined);
+    } else this.replace(id, tokens, id === "tokens" ? { weights: null } : {});
   }
 
-  replace(id, tokens, weights) {
+  replace(id, tokens, others) {
     const { state } = this.store,
       parts = { [id]: tokens };
-    if (weights !== undefined) parts.weights = weights;
     if (id === "tokens" && tokens.length !== state.tokens.length) {
       parts.source = null;
       parts.position = -1;
       parts.edits = state.edits.filter(({ position, key, source }) => !position && !key && source.kind !== "sequence");
       parts.selected = null;
     }
-    this.store.change(parts);
+    this.store.change({ ...parts, ...others });
   }
 
+  /** A new sequence, and a source where there is none of its length: one step for undo. */
   async sample(weights) {
     try {
-      const { state } = this.store,
-        longer = +byId("length").value || state.tokens.length;
-      const asked = { model: state.model, length: longer, weights, seed: randomSeed() };
-      const found = await ask("/api/sample", asked);
-      this.replace("tokens", found.tokens, found.weights);
-      if (!this.store.state.source) await this.sampleSource("sampling");
+      const found = await this.store.answerFor(async ({ model, tokens, source }) => {
+        const length = +byId("length").value || tokens.length;
+        const drawn = await draw(model, length, weights);
+        return { ...drawn, source: source?.length === length ? source : await this.drawSource(model, drawn.tokens) };
+      });
+      if (found) this.replace("tokens", found.tokens, { weights: found.weights, source: found.source });
     } catch (error) {
       this.report.fail(error);
     }
@@ -94,17 +101,18 @@ export class SequencePanel {
 
   async sampleSource() {
     try {
-      const { state } = this.store,
-        length = state.tokens.length;
-      const found = await ask("/api/sample", { model: state.model, length, weights: null, seed: randomSeed() });
-      const { order } = this.model;
-      const source = byId("same-end").checked
-        ? [...found.tokens.slice(0, -order), ...state.tokens.slice(-order)]
-        : found.tokens;
-      this.store.change({ source });
+      const source = await this.store.answerFor(({ model, tokens }) => this.drawSource(model, tokens));
+      if (source) this.store.change({ source });
     } catch (error) {
       this.report.fail(error);
     }
+  }
+
+  /** A source for a sequence, which ends like it if that is wished. */
+  async drawSource(model, tokens) {
+    const { order } = this.model,
+      drawn = await draw(model, tokens.length, null);
+    return byId("same-end").checked ? [...drawn.tokens.slice(0, -order), ...tokens.slice(-order)] : drawn.tokens;
   }
 
   show(view) {
@@ -135,6 +143,7 @@ export class SequencePanel {
       const token = strip.children[index];
       if (token.textContent !== `${value}`) token.textContent = value;
       token.className = index >= values.length - order ? "lag" : "";
+      if (index === at && token.ariaSelected !== "true") reveal(token, strip);
       token.setAttribute("aria-selected", index === at);
       token.title = `position ${index}`;
     });

@@ -6,8 +6,9 @@ import { byId, make } from "./dom.js";
 import { layout, sequential } from "./theme.js";
 
 export class Sharing {
-  constructor(store, about, maps, report) {
-    Object.assign(this, { store, about, maps, report });
+  /** `shown` gives the state that is on the screen, its view, and what its methods are called. */
+  constructor(store, shown, maps, report) {
+    Object.assign(this, { store, shown, maps, report });
     byId("copy-link").addEventListener("click", () => this.copy(this.store.link, "The link is on the clipboard."));
     byId("copy-python").addEventListener("click", () => this.python().catch(report.fail));
     for (const button of byId("export").querySelectorAll("button")) {
@@ -16,10 +17,6 @@ export class Sharing {
         this.export(button.dataset.export).catch(report.fail);
       });
     }
-  }
-
-  show(view) {
-    this.view = view;
   }
 
   async copy(text, sentence) {
@@ -32,7 +29,7 @@ export class Sharing {
   }
 
   async python() {
-    const { code } = await ask("/api/python", this.store.state);
+    const { code } = await ask("/api/python", this.shown().state);
     const close = make("button", { type: "button", textContent: "Close" });
     const again = make("button", { type: "button", className: "primary", textContent: "Copy" });
     const text = make("textarea", {
@@ -60,11 +57,12 @@ export class Sharing {
   }
 
   async export(kind) {
-    const name = `${this.store.state.model.name.replaceAll("/", "-")}-view`;
+    const { state, view, labels } = this.shown();
+    const name = `${state.model.name.replaceAll("/", "-")}-view`;
     if (kind === "json")
-      this.save(`${name}.json`, "application/json", JSON.stringify({ state: this.store.state, ...this.view }, null, 1));
+      this.save(`${name}.json`, "application/json", JSON.stringify({ state, labels, ...view }, null, 1));
     if (kind === "csv") this.save(`${name}.csv`, "text/csv", this.csv());
-    if (kind === "html") this.save(`${name}.html`, "text/html", await askText("/api/report", this.store.state));
+    if (kind === "html") this.save(`${name}.html`, "text/html", await askText("/api/report", state));
     if (kind === "svg" || kind === "png") {
       const { data, layout: size } = this.figure();
       const picture = await Plotly.toImage(
@@ -84,29 +82,31 @@ export class Sharing {
 
   /** Long format: one number a line. */
   csv() {
-    const { view } = this,
+    const { view, labels } = this.shown(),
       lines = [["what", "method", "entry", "value"]];
     const add = (what, series, names) =>
       Object.entries(series).forEach(([method, values]) =>
-        values.forEach((value, at) => lines.push([what, method, names[at], value ?? ""])),
+        values.forEach((value, at) => lines.push([what, labels[method], names[at], value ?? ""])),
       );
     add("weights", view.weights, lagNames(view.model.order));
     add("prediction", view.predictions, tokenNames(view.model.vocab_size));
     Object.entries(view.kl).forEach(([method, value]) =>
-      lines.push([`kl from ${view.judge}`, method, "", value ?? ""]),
+      lines.push([`kl from ${labels[view.judge]}`, labels[method], "", value ?? ""]),
     );
     lines.push(["kl before to after", "", "", view.change ?? ""]);
     view.blocks.forEach((block) =>
       ["before", "after"].forEach((when) =>
-        block[when].forEach((value, at) => lines.push([`block ${block.name}`, when, at, value ?? ""])),
+        block[when].forEach((value, at) => lines.push([`block ${block.name}`, labels[when], at, value ?? ""])),
       ),
     );
-    return lines.map((line) => line.join(",")).join("\n") + "\n";
+    const quoted = (cell) => (`${cell}`.includes(",") ? `"${cell}"` : cell);
+    return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
   }
 
   /** Bars and maps as one figure. */
   figure() {
-    const { view, maps } = this,
+    const { maps } = this,
+      { view, labels } = this.shown(),
       { length } = maps,
       { layers } = view.model;
     const columns = ["before", "after", "beside", "source"].filter((which) => maps.data[which]);
@@ -115,8 +115,8 @@ export class Sharing {
       cell = [1 / columns.length, (1 - top - 0.06) / rows],
       gap = 0.03;
     const data = [
-      ...barTraces(view.weights, lagNames(view.model.order), this.about.methods),
-      ...barTraces(view.predictions, tokenNames(view.model.vocab_size), this.about.methods, {
+      ...barTraces(view.weights, lagNames(view.model.order), labels),
+      ...barTraces(view.predictions, tokenNames(view.model.vocab_size), labels, {
         xaxis: "x2",
         yaxis: "y2",
       }).map((trace) => ({ ...trace, showlegend: false })),

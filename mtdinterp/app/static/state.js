@@ -20,8 +20,9 @@ const LOOKING = ["position", "block", "selected", "head"];
 /** Parts of the state that only say where one looks: changing them is nothing to undo. */
 
 export class Store {
-  constructor() {
-    Object.assign(this, { state: null, past: [], future: [], tag: null, listeners: [] });
+  /** `refuse` is told in a sentence why something was not done. */
+  constructor(refuse) {
+    Object.assign(this, { state: null, past: [], future: [], tag: null, listeners: [], questions: 0, refuse });
   }
 
   onChange(listener) {
@@ -70,6 +71,30 @@ export class Store {
     this.apply(from.pop());
   }
 
+  /** Go back to a state that was there, as if what came after had not been tried. */
+  back(state) {
+    for (const states of [this.past, this.future]) {
+      const at = states.indexOf(state);
+      if (at < 0) continue;
+      states.length = at;
+      this.tag = null;
+    }
+    this.apply(state);
+  }
+
+  /** Whether this is the state that is there, wherever one looks. */
+  isAt(state) {
+    return Object.keys(state).every((name) => LOOKING.includes(name) || state[name] === this.state[name]);
+  }
+
+  /** What a request about the state answers, or null if the state is another by then or something newer was asked. */
+  async answerFor(request) {
+    const { state } = this,
+      number = ++this.questions;
+    const answer = await request(state);
+    return number === this.questions && this.isAt(state) ? answer : null;
+  }
+
   apply(state) {
     const before = this.state;
     this.state = state;
@@ -80,9 +105,10 @@ export class Store {
 
   // Edits.
 
-  addEdit(edit) {
+  addEdit(edit, tag = null) {
     const edits = [...this.state.edits, edit];
-    this.change({ edits, selected: edits.length - 1 });
+    if (edits.length > this.mostEdits) this.refuse(`A view takes at most ${this.mostEdits} edits; remove one first.`);
+    else this.change({ edits, selected: edits.length - 1 }, tag);
   }
 
   replaceEdit(index, edit, tag = null) {

@@ -35,8 +35,7 @@ export class Steering {
   }
 
   set(lag, value) {
-    const index = this.index(),
-      { edits } = this.store.state;
+    const index = this.index();
     const values = reweighted(this.edit()?.source.values ?? this.own(), lag, value);
     const edit = {
       hook: "pattern",
@@ -49,6 +48,6 @@ export class Steering {
       source: { kind: "weights", values },
     };
     if (index >= 0) this.store.replaceEdit(index, edit, `steer ${lag}`);
-    else this.store.change({ edits: [...edits, edit], selected: edits.length }, `steer ${lag}`);
+    else this.store.addEdit(edit, `steer ${lag}`);
   }
 }

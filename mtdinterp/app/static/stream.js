@@ -120,6 +120,6 @@ export class StreamPanel {
     };
     const tag = `block ${name} ${this.at} ${at}`;
     if (index >= 0) this.store.replaceEdit(index, edit, tag);
-    else this.store.change({ edits: [...state.edits, edit], selected: state.edits.length }, tag);
+    else this.store.addEdit(edit, tag);
   }
 }

@@ -10,15 +10,8 @@ const EVERY = 100;
 export class SweepPanel {
   constructor(store, about, report) {
     Object.assign(this, { store, report, job: null, result: null, cursor: [0, 0] });
-    fill(
-      byId("sweep-kind"),
-      Object.entries(about.sweeps).map(([name, text]) => [name, text]),
-      "block",
-    );
-    fill(byId("sweep-aim"), [
-      ["away", "moved from before"],
-      ["towards", "left to the source's"],
-    ]);
+    fill(byId("sweep-kind"), Object.entries(about.sweeps), "block");
+    fill(byId("sweep-aim"), Object.entries(about.aims));
     byId("sweep-run").addEventListener("click", () => this.start());
     byId("sweep-cancel").addEventListener("click", () => this.cancel());
     byId("sweep-chart").addEventListener("keydown", (event) => this.key(event));
