@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mtdinterp.interventions import Edit
-from mtdinterp.interventions.edits import hooked, hooks_for
+from mtdinterp.interventions.hooking import hooked
+from mtdinterp.interventions.patching import hooks_for
 from mtdinterp.models import LensTransformer
 
 

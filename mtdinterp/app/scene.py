@@ -19,7 +19,9 @@ from mtdinterp.app.runs import Run, observe
 from mtdinterp.app.state import MOST_TOKENS, EditState, ModelState, Range, State
 from mtdinterp.estimators import exact_posterior_mean
 from mtdinterp.interventions import Edit, FromRun, Share, steering_edit
-from mtdinterp.interventions.edits import activations, hook_name, taken_from
+from mtdinterp.interventions.hooking import activations
+from mtdinterp.interventions.places import hook_name
+from mtdinterp.interventions.sources import taken_from
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
 from probes.compare_attention import counterpart

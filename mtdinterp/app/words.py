@@ -10,7 +10,8 @@ from torch import Tensor
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
 from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, Share
-from mtdinterp.interventions.edits import Source, hook_name
+from mtdinterp.interventions.edits import Source
+from mtdinterp.interventions.places import hook_name
 
 HOOKS = {
     "pattern": "attention",

@@ -28,8 +28,10 @@ from transformer_lens.tools.analysis.interchange import (
 from mtdinterp.checks import ArrayLike, check_count, check_option
 from mtdinterp.fitting import Evidence
 from mtdinterp.interventions.algorithm import Algorithm, Variables, algorithm_of
-from mtdinterp.interventions.edits import Edit, Source, activations, hook_name
+from mtdinterp.interventions.edits import Edit, Source
+from mtdinterp.interventions.hooking import activations
 from mtdinterp.interventions.patching import patch
+from mtdinterp.interventions.places import hook_name
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import sequences

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.interventions.edits import Edit, Hook, hooked, hooks_for
+from mtdinterp.interventions.edits import Edit
+from mtdinterp.interventions.hooking import Hook, hooked
+from mtdinterp.interventions.places import SCORES, hook_name, place_of
+from mtdinterp.interventions.sources import activations_for, check_source, fitted
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
@@ -62,3 +66,30 @@ def _run(model: LensTransformer, tokens: Tensor, hooks: Sequence[Hook]) -> tuple
     with torch.no_grad(), hooked(model, [*hooks, (last, look)]):
         outputs = model.to_probabilities(model(tokens)[:, -1])
     return outputs, attention_by_offset(seen["pattern"])[:, :, 0]
+
+
+def hooks_for(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"], edits: Sequence[Edit]
+) -> list[Hook]:
+    """One hook an edit, in their order; sources that are runs are run here, once each."""
+    if isinstance(edits, Edit) or not all(isinstance(edit, Edit) for edit in edits):
+        raise ValueError("edits: expected a list of Edit objects")
+    for edit in edits:
+        check_source(edit.source)
+    names = [hook_name(model, edit) for edit in edits]
+    places = [place_of(model, edit, name, tokens.shape[1]) for edit, name in zip(edits, names, strict=True)]
+    seen = activations_for(model, tokens, edits, names)
+    return [(name, _hook(edit, name, place, seen.get(number)))
+            for number, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
+
+
+def _hook(edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | None) -> Callable[..., Tensor]:
+    position_axis = 2 if name.rsplit(".", 1)[-1] in SCORES else 1
+
+    def change(value: Tensor, hook: Any) -> Tensor:
+        there = value[place]
+        changed = value.clone()
+        changed[place] = fitted(edit, there, activation, position_axis)
+        return changed
+
+    return change

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.interventions.edits import activations
+from mtdinterp.interventions.hooking import activations
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import predictions
