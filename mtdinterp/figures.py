@@ -1,31 +1,11 @@
 """Figures, all in one style: labelled axes, one colour scale a meaning, readable in print and in greyscale."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
-from mtdinterp.style import CHANGE, MATPLOTLIB, PAIR, check_figure_path
-
-UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-"""The same picture is the same file, whenever it is drawn."""
-
-
-@contextmanager
-def styled(width: float, height: float, path: Path) -> Iterator[Any]:
-    """A figure in the project's style, written to `path` at the end; no window, and nobody else's figures touched."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    check_figure_path(path)
-    with mpl.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata=UNDATED.get(path.suffix))
+from mtdinterp.style import CHANGE, PAIR, styled
 
 
 def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:

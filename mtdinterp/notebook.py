@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mtdinterp.app.document import fragment, sweep_fragment
+from mtdinterp.app.document import sweep_document, view_document
 from mtdinterp.app.models import construction_for, fit_constants
 from mtdinterp.app.scene import Memory, Scene, check_length
 from mtdinterp.app.state import ModelState, State
@@ -21,6 +21,7 @@ from mtdinterp.app.views import View, view
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.checks import ArrayLike, as_distribution, as_tokens
 from mtdinterp.interventions import Edit, SweepResult, patch_sweep
+from mtdinterp.pages.page import fragment
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Look:
         return view(self.scene)
 
     def _repr_html_(self) -> str:
-        return fragment(self.scene)
+        return fragment(view_document(self.scene))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Sweep:
     result: SweepResult
 
     def _repr_html_(self) -> str:
-        return sweep_fragment(self.result)
+        return fragment(sweep_document(self.result))
 
 
 def look(

@@ -1,11 +1,13 @@
 """How pictures look, in one place: the same colour, line and mark for the same thing in every figure and page.
 
-Colours differ in lightness, and lines in dashes and marks, so that greyscale keeps them apart. No heavy imports: the
-command line asks for names of files before it starts.
+Colours differ in lightness, and lines in dashes and marks, so that greyscale keeps them apart. Nothing heavy is
+imported before it is needed: the command line asks for names of files before it starts.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FORMATS = (".png", ".pdf", ".svg")
 INK, FAINT = "#333333", "#d4d4d8"
@@ -13,6 +15,8 @@ PAIR = ("#9ca3af", "#1d4ed8")
 """Before and after."""
 SEQUENTIAL = ("#ffffff", "#08306b")
 """From none to all, for probabilities: darker is more."""
+OUTLINE = "#ea580c"
+"""Around what counts in a map."""
 CHANGE = "RdBu"
 """For changes: white is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
 
@@ -42,6 +46,8 @@ class Look(NamedTuple):
 
 
 LOOKS = {
+    "truth": Look(INK, "", "-"),
+    "before": Look(PAIR[0], "", "-"),
     "model": Look("#c2410c", "o", "-"),
     "standard": Look("#f59e0b", "s", "-"),
     "construction": Look("#7c3aed", "D", "--"),
@@ -59,10 +65,35 @@ LOOKS = {
     "early_stopped": Look("#0e7490", "h", "-."),
     "entropic_written": Look("#9f1239", "x", ":"),
 }
-"""A trained model (disentangled, or any), a trained standard one, the exact constructions, and every estimator."""
+"""The truth, a model before its edits, a trained model (disentangled, or any), a trained standard one, the exact
+constructions, and every estimator."""
 SHADES = (Look("#111827", "o", "-"), Look("#4b5563", "s", "--"), Look("#6b7280", "^", "-."), Look("#9ca3af", "v", ":"),
           Look("#c4c8cf", "D", "-"))
 """For several of one kind that is no method: lags, bounds."""
+
+UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""The same picture is the same file, whenever it is drawn."""
+
+
+def amounts() -> Any:
+    """The colour map of probabilities."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("amounts", SEQUENTIAL)
+
+
+@contextmanager
+def styled(width: float, height: float, path: Path) -> Iterator[Any]:
+    """A figure in the project's style, written to `path` at the end; no window, and nobody else's figures touched."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    check_figure_path(path)
+    with mpl.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata=UNDATED.get(path.suffix))
 
 
 def check_figure_path(path: Path) -> Path:

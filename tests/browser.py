@@ -10,10 +10,10 @@ def set_width(driver, width: int, height: int = 900) -> None:
 
 
 def requests(driver) -> list[str]:
-    """Addresses asked for since the last call, but for the browser's own."""
+    """Addresses asked for since the last call, but for the browser's own and for what is in the page itself."""
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    return [url for url in asked if not url.startswith(("about:", "chrome:", "chrome-untrusted:"))]
+    return [url for url in asked if not url.startswith(("about:", "chrome:", "chrome-untrusted:", "data:"))]
 
 
 def complaints(driver) -> list[str]:

@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from mtdinterp import __version__
 from mtdinterp.app.cone import cone, cone_maps
-from mtdinterp.app.document import report_page
+from mtdinterp.app.document import view_document
 from mtdinterp.app.experiments import EXPERIMENTS
 from mtdinterp.app.models import Registry
 from mtdinterp.app.python_code import python_code
@@ -45,6 +45,7 @@ from mtdinterp.app.views import METHODS, maps, view
 from mtdinterp.app.words import HOOKS, WITH_BLOCKS, WITH_KEYS
 from mtdinterp.checkpoint_files import ZOO
 from mtdinterp.interventions.sweep import KINDS
+from mtdinterp.pages.page import render
 from mtdinterp.results import to_plain
 from mtdinterp.style import LOOKS
 
@@ -214,7 +215,7 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def report(request: Request) -> Response:
         def write(given: Any) -> str:
             scene = opened(given)
-            return report_page(scene, python_code(scene, loadable(registry, scene.state.model)))
+            return render(view_document(scene, python_code(scene, loadable(registry, scene.state.model))))
 
         return HTMLResponse(await answer(request, write))
 

@@ -67,15 +67,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_page(made: list["Reproduction"], options: argparse.Namespace) -> None:
-    from mtdinterp.reproduce.page import render, render_markdown
+    from mtdinterp.pages.page import render
+    from mtdinterp.reproduce.page import compose, markdown
 
     origin = ("Trained models were trained anew by the zoo's recipes." if options.train
               else "Trained models are those of the zoo.")
     flags = [*(["--train"] if options.train else []), *(["--seed", str(options.seed)] if options.seed else [])]
     command = shlex.join(["mtdinterp", "reproduce", ALL, *flags])
     page: Path = options.out / "index.html"
-    page.write_text(render(made, command, origin))
-    page.with_suffix(".md").write_text(render_markdown(made, origin))
+    page.write_text(render(compose(made, options.out, command, origin)))
+    page.with_suffix(".md").write_text(markdown(made, origin))
     page.with_suffix(".json").write_text(json.dumps(_plain(made, options.out), indent=1) + "\n")
 
 

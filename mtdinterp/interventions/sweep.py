@@ -63,7 +63,7 @@ class SweepResult:
     def summary(self) -> str:
         layer, position, part = self.strongest()[0]
         place = f"layer {layer + 1}, position {position}" + (f", {self.parts[part]}" if self.parts != ("all",) else "")
-        return (f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {self.clean:.4g} clean and "
+        return (f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {self.clean + 0.0:.4g} clean and "
                 f"{self.corrupted:.4g} corrupted; the strongest patch is {place}: "
                 f"{self.values[layer, position, part].item():.4g}.")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
 from mtdinterp.fitting import WORDS
-from mtdinterp.report.blocks import Bar, Bars, Block, Document, Section, Table, Text
+from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, Table, Text
 from mtdinterp.report.claims import RULES
 from mtdinterp.report.collect import Findings
 from mtdinterp.report.definitions import DEFINITIONS

@@ -3,7 +3,7 @@
 import math
 
 from mtdinterp.fitting import WORDS
-from mtdinterp.report.blocks import (
+from mtdinterp.pages.blocks import (
     Bar,
     Bars,
     Block,

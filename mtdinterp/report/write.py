@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.pages.markdown import write_markdown
+from mtdinterp.pages.page import render
 from mtdinterp.report.collect import Findings
 from mtdinterp.report.document import compose
-from mtdinterp.report.markdown import write_markdown
-from mtdinterp.report.page import render
 from mtdinterp.report.verdict import judge
 from mtdinterp.results import to_plain
 

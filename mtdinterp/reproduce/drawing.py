@@ -5,7 +5,7 @@ from typing import Any
 
 from mtdinterp.fitting import WORDS
 from mtdinterp.reproduce.figure import Row
-from mtdinterp.style import FAINT, INK, LOOKS, SEQUENTIAL
+from mtdinterp.style import FAINT, INK, LOOKS, amounts
 
 NAMES = {
     **WORDS,
@@ -82,10 +82,10 @@ def legend_below(figure: Any, axes: Iterable[Any], columns: int) -> None:
 
 def probability_map(axis: Any, values: Any, largest: float = 1.0, root: bool = False) -> Any:
     """A map of probabilities from white to dark blue, from 0 to the largest; by the square root if asked."""
-    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+    from matplotlib.colors import PowerNorm
 
-    colours = LinearSegmentedColormap.from_list("probability", SEQUENTIAL)
-    image = axis.imshow(values, cmap=colours, norm=PowerNorm(0.5 if root else 1.0, 0, largest), interpolation="nearest")
+    scale = PowerNorm(0.5 if root else 1.0, 0, largest)
+    image = axis.imshow(values, cmap=amounts(), norm=scale, interpolation="nearest")
     axis.tick_params(length=0)
     for spine in axis.spines.values():
         spine.set(visible=True, color=FAINT)

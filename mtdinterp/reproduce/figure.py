@@ -7,9 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.figures import styled
 from mtdinterp.reproduce.models import Models
 from mtdinterp.reproduce.registry import FIGURES
+from mtdinterp.style import styled
 from mtdinterp.task import MTDTask, Sample
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 

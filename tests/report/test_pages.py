@@ -25,11 +25,14 @@ def test_everything_is_drawn_and_nothing_fetched(page, driver):
     driver.get("about:blank")
     requests(driver)
     driver.get(page.as_uri())
-    n_maps = driver.execute_script("return document.querySelectorAll('canvas').length")
-    drawn = driver.execute_script("""return [...document.querySelectorAll("canvas")].map((canvas) => {
-        const cells = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-        return canvas.dataset.drawn === "yes" && new Set(cells).size > 2 && canvas.clientHeight > 10; });""")
-    assert n_maps >= 9  # attention of three layers, twice, and a sweep of three
+    drawn = driver.execute_script("""return [...document.querySelectorAll("img.cells")].map((map) => {
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [map.naturalWidth, map.naturalHeight];
+        const context = canvas.getContext("2d");
+        context.drawImage(map, 0, 0);
+        const cells = context.getImageData(0, 0, canvas.width, canvas.height).data;
+        return map.complete && new Set(cells).size > 2 && map.clientHeight > 10; });""")
+    assert len(drawn) >= 9  # attention of three layers, twice, and a sweep of three
     assert all(drawn)
     charts = driver.execute_script("""return [...document.querySelectorAll("svg.chart")].map((chart) => {
         const box = chart.getBBox(); return [box.width, box.height, chart.querySelectorAll("title").length]; });""")
@@ -53,11 +56,11 @@ def test_nothing_runs_over_the_edge(page, driver, width):
 def test_pointing_at_a_map_shows_its_value(page, driver, construction):
     set_width(driver, 1100)
     driver.get(page.as_uri())
-    canvas = driver.find_element("css selector", "canvas")
-    driver.execute_script("arguments[0].scrollIntoView()", canvas)
-    width, height = canvas.rect["width"], canvas.rect["height"]
-    ActionChains(driver).move_to_element_with_offset(canvas, -width / 2 + 2, -height / 2 + 2).perform()
-    tip = driver.execute_script("return arguments[0].closest('figure').querySelector('.tip').textContent", canvas)
+    picture = driver.find_element("css selector", "img.cells")
+    driver.execute_script("arguments[0].scrollIntoView()", picture)
+    width, height = picture.rect["width"], picture.rect["height"]
+    ActionChains(driver).move_to_element_with_offset(picture, -width / 2 + 2, -height / 2 + 2).perform()
+    tip = driver.execute_script("return arguments[0].closest('figure').querySelector('.tip').textContent", picture)
     assert tip == f"query 0, key 0 (offset 0): {construction.maps[0].own[0, 0]:.4f}"
 
 

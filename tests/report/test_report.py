@@ -10,8 +10,8 @@ from mtdinterp import load_checkpoint, save_checkpoint
 from mtdinterp.cli import main
 from mtdinterp.construction import one_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+from mtdinterp.pages.markdown import escape
 from mtdinterp.report import collect, write_report
-from mtdinterp.report.markdown import escape
 from mtdinterp.task import MTDTask
 
 LENGTH = 24

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from mtdinterp.pages.page import render
 from mtdinterp.reproduce.figure import Context, write
 from mtdinterp.reproduce.models import ZooModels
-from mtdinterp.reproduce.page import MOST_ROWS, render, render_markdown
+from mtdinterp.reproduce.page import MOST_ROWS, compose, markdown
 from mtdinterp.reproduce.tables import dimensions
 
 
@@ -16,38 +17,50 @@ def found():
     return dimensions(Context(ZooModels()))
 
 
-def test_links_and_pictures_are_files_of_its_folder(found, tmp_path):
-    write(found, tmp_path)
-    page = render([found], "mtdinterp reproduce all", "From the zoo.")
-    targets = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert {target for target in targets if not target.startswith("#")} == {
-        "dimensions.png", "dimensions.pdf", "dimensions.csv"}
-    assert all((tmp_path / target).is_file() for target in targets if not target.startswith("#"))
-    assert all(f'id="{target[1:]}"' in page for target in targets if target.startswith("#"))
-    assert not re.search(r"https?://|@import|url\(|<script", page)
+@pytest.fixture(scope="module")
+def folder(found, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("figures")
+    write(found, directory)
+    return directory
 
 
-def test_everything_is_escaped(found):
+@pytest.fixture
+def page(folder):
+    """From figures to a page."""
+    return lambda *figures: render(compose(figures, folder, "mtdinterp reproduce all", "From the zoo."))
+
+
+def test_pictures_are_in_it_and_links_lead_to_files_of_its_folder(found, folder, page):
+    html = page(found)
+    links = re.findall(r'href="([^"]+)"', html)
+    files = [link for link in links if not link.startswith("#")]
+    assert files == ["dimensions.png", "dimensions.pdf", "dimensions.csv"]
+    assert all((folder / file).is_file() for file in files)
+    assert all(f'id="{link[1:]}"' in html for link in links if link.startswith("#"))
+    assert re.findall(r'src="([^"]{20})', html) == ["data:image/png;base6"]
+    assert not re.search(r"https?://|@import|url\(|<script src", html)
+
+
+def test_everything_is_escaped(found, folder):
     nasty = '<b onload="x">&'
     changed = replace(found, title=nasty, claim=nasty, measured=(nasty,), table=[{nasty: nasty}])
-    page = render([changed], nasty, nasty)
-    assert "<b" not in page.replace("<body", "")
-    assert 'onload="' not in page
-    assert page.count("&lt;b onload=&quot;x&quot;&gt;&amp;") >= 8
+    html = render(compose([changed], folder, nasty, nasty))
+    assert "<b" not in html.replace("<body", "")
+    assert 'onload="' not in html
+    assert html.count("&lt;b onload=&quot;x&quot;&gt;&amp;") >= 9
 
 
-def test_claims_stand_next_to_measurements_and_numbers_are_on_the_page(found):
-    page = render([found], "", "")
-    section = page[page.index("<section") :]
-    assert section.index("The paper</h3>") < section.index("Measured here</h3>") < section.index("<details>")
-    assert section.count("<tr>") == 1 + len(found.table)
+def test_claims_stand_next_to_measurements_and_numbers_are_on_the_page(found, page):
+    html = page(found)
+    assert html.index("The paper</h4>") < html.index("Measured here</h4>") < html.index("<details>")
+    assert html.count("<tr>") == 1 + len(found.table)
 
 
-def test_a_long_table_is_left_to_its_file(found):
-    assert "<details>" not in render([replace(found, table=[*found.table] * MOST_ROWS)], "", "")
+def test_a_long_table_is_left_to_its_file(found, page):
+    assert "<details>" not in page(replace(found, table=[*found.table] * MOST_ROWS))
 
 
 def test_markdown_has_every_sentence(found):
-    text = " ".join(render_markdown([found], "From the zoo.").split())
+    text = " ".join(markdown([found], "From the zoo.").split())
     assert found.claim in text
     assert all(sentence in text for sentence in found.measured)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from mtdinterp.report.blocks import Bars, Intervals, Level, Lines, Matrix
-from mtdinterp.style import FAINT, INK, LOOKS, SEQUENTIAL
+from mtdinterp.pages.blocks import Bars, Groups, Intervals, Level, Lines, Matrix
+from mtdinterp.style import FAINT, INK, LOOKS, amounts
 
 WIDTH = 440
 DASHES = {"-": "", "--": "6 4", "-.": "6 3 1 3", ":": "1 4"}
@@ -35,6 +35,55 @@ def bars(block: Bars) -> str:
     bottom = len(block.bars) * step
     parts.append(_text(0, bottom + 14, block.unit, size=11))
     return _svg(WIDTH, bottom + 20, parts, block.title)
+
+
+def groups(block: Groups) -> str:
+    """Standing bars with a legend above; they hang where a value is below zero."""
+    places = _legend_places([series.words for series in block.series])
+    left, bottom, top = 34, 22, places[-1][1] + 8
+    height = 200 + top
+    group_width = (WIDTH - left) / len(block.categories)
+    bar_width = 0.8 * group_width / len(block.series)
+    given = [value for series in block.series for value in series.values if math.isfinite(value)]
+    low, high = min(0.0, *given), max(1e-9, *given)
+
+    def y_of(value: float) -> float:
+        return height - bottom - (height - bottom - top) * (value - low) / (high - low)
+
+    parts = []
+    for value in ticks(low, high):
+        parts.append(f'<path d="M{left} {y_of(value):.1f}H{WIDTH}" stroke="{FAINT}"/>')
+        parts.append(_text(left - 4, y_of(value) + 4, f"{value:g}", "end", 11))
+    for number, (series, (beside, below)) in enumerate(zip(block.series, places, strict=True)):
+        parts.append(f'<rect x="{beside}" y="{below - 8}" width="9" height="9" {_fill(series.key)}/>')
+        parts.append(_text(beside + 14, below, series.words, size=11))
+        for group, (category, value) in enumerate(zip(block.categories, series.values, strict=True)):
+            if math.isfinite(value):
+                x = left + (group + 0.1) * group_width + number * bar_width
+                upper, lower = sorted((y_of(value), y_of(0)))
+                parts.append(_mark(f'<rect x="{x:.1f}" y="{upper:.1f}" width="{0.9 * bar_width:.1f}" '
+                                   f'height="{lower - upper:.1f}" {_fill(series.key)}',
+                                   f"{series.words}, {category}: {value:.4f}"))
+    for group, category in enumerate(block.categories):
+        parts.append(_text(left + (group + 0.5) * group_width, height - 6, category, "middle", 11))
+    return _svg(WIDTH, height, parts, block.title)
+
+
+def _legend_places(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where marks of a legend stand: one after the other, in as many lines as it takes."""
+    places, x, y = [], 0, 10
+    for words in names:
+        width = 28 + round(6.4 * len(words))
+        if x + width > WIDTH and x > 0:
+            x, y = 0, y + 14
+        places.append((x, y))
+        x += width
+    return places
+
+
+def _fill(key: str) -> str:
+    colour = LOOKS[key].colour
+    return f'fill="{"none" if key == "truth" else colour}" stroke="{colour}"'
 
 
 def intervals(block: Intervals) -> str:
@@ -136,8 +185,10 @@ def lines(block: Lines) -> str:
 
 def matrix(panel: Matrix, most: float) -> str:
     """A small heat map: rows down, columns across, darker is more, every cell with its number."""
+    from matplotlib.colors import to_hex
+
     cell, left, top = 40, 20, 42
-    size = len(panel.values)
+    size, colours = len(panel.values), amounts()
     parts = [_text(left, 14, panel.title, size=13, weight="600"), _text(left, 30, panel.subtitle, size=11)]
     for row, line in enumerate(panel.values.tolist()):
         parts.append(_text(left - 6, top + row * cell + 25, str(row), "end", 11))
@@ -145,7 +196,8 @@ def matrix(panel: Matrix, most: float) -> str:
         for column, value in enumerate(line):
             share = min(1.0, max(0.0, value / most))
             x, y = left + column * cell, top + row * cell
-            parts.append(_mark(f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" fill="{shade(share)}"',
+            parts.append(_mark(f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" '
+                               f'fill="{to_hex(colours(share))}"',
                                f"from {row} to {column}: {value:.4f}"))
             if size <= 8:
                 parts.append(_text(x + cell / 2 - 0.5, y + 24, f"{value:.2f}", "middle", 11,
@@ -167,12 +219,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     found = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in (1, 2, 5)]
     inside = [value for value in found if low <= math.log10(value) <= high]
     return inside if len(inside) <= 6 else [value for value in inside if math.log10(value) % 1 < 1e-9]
-
-
-def shade(share: float) -> str:
-    """The colour of a share of the scale."""
-    low, high = (bytes.fromhex(colour[1:]) for colour in SEQUENTIAL)
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True))
 
 
 def _level(level: Level, y: float, left: float, right: float, below: bool) -> list[str]:

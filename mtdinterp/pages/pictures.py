@@ -1,12 +1,11 @@
-"""The pictures of a report as files, for Markdown: the same data as on the page, drawn by matplotlib."""
+"""The pictures of a document as files, for Markdown: the same data as on the page, drawn by matplotlib."""
 
 import math
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.figures import styled
-from mtdinterp.report.blocks import Bars, Intervals, Lines, Maps, Matrices, Picture
-from mtdinterp.style import CHANGE, INK, LOOKS, SEQUENTIAL
+from mtdinterp.pages.blocks import Bars, Groups, Intervals, Lines, Maps, Matrices, Picture
+from mtdinterp.style import CHANGE, INK, LOOKS, OUTLINE, amounts, styled
 
 
 def draw(block: Picture, path: Path) -> None:
@@ -15,7 +14,7 @@ def draw(block: Picture, path: Path) -> None:
         size = 6.4, 0.9 + 0.27 * len(block.bars)
     elif isinstance(block, Intervals):
         size = 6.4, 1.4 + 0.35 * len(block.readings)
-    elif isinstance(block, Lines):
+    elif isinstance(block, Groups | Lines):
         size = 6.4, 3.4
     elif isinstance(block, Matrices):
         size = 2.3 * len(block.panels), 2.9
@@ -39,6 +38,18 @@ def _bars(block: Bars, figure: Any) -> None:
     axis.margins(x=0.14)
     axis.invert_yaxis()
     axis.set_xlabel(block.unit)
+
+
+def _groups(block: Groups, figure: Any) -> None:
+    axis = figure.subplots()
+    width = 0.8 / len(block.series)
+    for number, series in enumerate(block.series):
+        places = [group - 0.4 + (number + 0.5) * width for group in range(len(block.categories))]
+        colour = LOOKS[series.key].colour
+        axis.bar(places, series.values, 0.9 * width, label=_plain(series.words), edgecolor=colour,
+                 color="none" if series.key == "truth" else colour)
+    axis.set_xticks(range(len(block.categories)), [_plain(category) for category in block.categories])
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _intervals(block: Intervals, figure: Any) -> None:
@@ -81,7 +92,7 @@ def _lines(block: Lines, figure: Any) -> None:
 def _matrices(block: Matrices, figure: Any) -> None:
     for axis, panel in zip(figure.subplots(1, len(block.panels), squeeze=False)[0], block.panels, strict=True):
         size = len(panel.values)
-        axis.imshow(panel.values.numpy(), cmap=_amounts(), vmin=0, vmax=block.most)
+        axis.imshow(panel.values.numpy(), cmap=amounts(), vmin=0, vmax=block.most)
         axis.set_title(f"{panel.title}\n{panel.subtitle}", loc="left", fontsize=9)
         axis.set_xticks(range(size))
         axis.set_yticks(range(size))
@@ -103,13 +114,13 @@ def _maps(block: Maps, figure: Any) -> None:
         rows, columns = panel.values.shape
         left, top = panel.first_column - 0.5, panel.first_row - 0.5
         image = axis.imshow(panel.values.nan_to_num().numpy(), aspect="equal" if block.square else "auto",
-                            interpolation="nearest", cmap=CHANGE if block.changes else _amounts(),
+                            interpolation="nearest", cmap=CHANGE if block.changes else amounts(),
                             norm=Normalize(-block.most, block.most) if block.changes else
                             PowerNorm(0.5, 0, block.most),
                             extent=(left, left + columns, top + rows, top))
         for outline in panel.outlines:
             across, down = zip(*(*outline, outline[0]), strict=True)
-            axis.plot([left + x for x in across], [top + y for y in down], color="#ea580c", linewidth=1)
+            axis.plot([left + x for x in across], [top + y for y in down], color=OUTLINE, linewidth=1)
         axis.set_title(panel.title, loc="left")
         if panel.row_names:
             axis.set_yticks(range(rows), panel.row_names, fontsize=7)
@@ -126,10 +137,5 @@ def _plain(words: str) -> str:
     return words.replace("$", r"\$")
 
 
-def _amounts() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("amounts", SEQUENTIAL)
-
-
-DRAWERS: dict[type, Any] = {Bars: _bars, Intervals: _intervals, Lines: _lines, Matrices: _matrices, Maps: _maps}
+DRAWERS: dict[type, Any] = {Bars: _bars, Groups: _groups, Intervals: _intervals, Lines: _lines, Matrices: _matrices,
+                            Maps: _maps}

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from mtdinterp.report.blocks import Block, Document, Heading, Maps, Section, Table, Text
-from mtdinterp.report.pictures import draw
+from mtdinterp.pages.blocks import Block, Columns, Document, Heading, Image, Links, Maps, Section, Table, Text
+from mtdinterp.pages.pictures import draw
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 """What Markdown, or HTML within it, might take for more than a letter."""
@@ -45,9 +45,17 @@ class _Writer:
             return _text(block)
         if isinstance(block, Table):
             return _table(block)
+        if isinstance(block, Columns):
+            return "\n\n".join(f"**{escape(title)}.** " + "\n\n".join(map(escape, lines))
+                               for title, lines in block.columns)
+        if isinstance(block, Links):
+            return ", ".join(f"[{escape(words)}]({quote(file)})" for words, file in block.links)
         self.count += 1
         name = f"figure-{self.count:02d}.png"
-        draw(block, self.folder / name)
+        if isinstance(block, Image):
+            (self.folder / name).write_bytes(block.png)
+        else:
+            draw(block, self.folder / name)
         picture = f"![{escape(block.title)}]({quote(self.folder.name)}/{name})"
         return f"{picture}\n\n{escape(block.note)}" if isinstance(block, Maps) and block.note else picture
 
@@ -56,6 +64,8 @@ def _text(block: Text) -> str:
     if block.kind == "code":
         fence = "`" * max(3, 1 + max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0))
         return "\n".join([fence, *(" ".join(line.splitlines()) for line in block.lines), fence])
+    if block.kind == "list":
+        return "\n".join(f"{number}. {escape(line)}" for number, line in enumerate(block.lines, 1))
     mark = "> " if block.kind in ("answer", "misfit") else ""
     return f"\n{mark.rstrip()}\n".join(f"{mark}{escape(line)}" for line in block.lines)
 

@@ -1,4 +1,4 @@
-"""What a report is made of, before it is a page or Markdown: sections of text, tables and pictures as data."""
+"""What a document is made of, before it is a page, Markdown or a cell's output: text, tables and pictures as data."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs. `kind` is plain, soft (an aside), answer, misfit (what does not fit) or code."""
+    """Paragraphs. `kind` is plain, soft (an aside), answer, misfit (what does not fit), list or code."""
 
     lines: tuple[str, ...]
     kind: str = "plain"
@@ -22,11 +22,27 @@ class Heading:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Paragraphs under headings, side by side where there is room; the last column is the one that counts."""
+
+    columns: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """Words and the files they lead to, in the document's own folder."""
+
+    links: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Table:
     """Cells as text; a cell that is just "yes" or "no" is a verdict."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    folded: str = ""
+    """What to click on to see it; a table without such words is open."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,24 @@ class Bars:
     title: str
     bars: tuple[Bar, ...]
     unit: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One value a category."""
+
+    key: str
+    words: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Standing bars in groups, one group a category and one bar a series; the truth's are hollow."""
+
+    title: str
+    categories: tuple[str, ...]
+    series: tuple[Series, ...]
 
 
 @dataclass(frozen=True)
@@ -142,8 +176,17 @@ class Maps:
         return not self.panels[0].row_names
 
 
-Block = Text | Heading | Table | Bars | Intervals | Lines | Matrices | Maps
-Picture = Bars | Intervals | Lines | Matrices | Maps
+@dataclass(frozen=True)
+class Image:
+    """A picture that is drawn already."""
+
+    title: str
+    png: bytes
+
+
+Chart = Bars | Groups | Intervals | Lines
+Picture = Chart | Matrices | Maps
+Block = Text | Heading | Columns | Links | Table | Image | Picture
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,144 @@
+"""One document, three ways to show it: whatever a block is, all of them have its words, and none trusts them."""
+
+import base64
+import io
+import re
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from mtdinterp.pages.blocks import (
+    Bar,
+    Bars,
+    Columns,
+    Document,
+    Groups,
+    Heading,
+    Image,
+    Intervals,
+    Level,
+    Line,
+    Lines,
+    Links,
+    Map,
+    Maps,
+    Matrices,
+    Matrix,
+    Reading,
+    Section,
+    Series,
+    Table,
+    Text,
+)
+from mtdinterp.pages.markdown import write_markdown
+from mtdinterp.pages.page import fragment, render
+
+NASTY = '<b onload="x">&`|$_'
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+TEXTS = tuple(Text((f"{kind} words", NASTY), kind) for kind in ("plain", "soft", "answer", "misfit", "list", "code"))
+CHARTS = (
+    Bars("bars", (Bar("model", NASTY, 1.5, 0.1), Bar("one_step", "no number", float("nan"), 0.0)), "unit"),
+    Groups("groups", ("first", NASTY), (Series("truth", NASTY, (0.5, 0.25)), Series("model", "model", (-0.5, 0.25)))),
+    Intervals("intervals", (Reading(NASTY, 2.0, 0.5, "note"),), (Level("one_step", "level", 1.0),), "unit"),
+    Lines("lines", (Line("model", NASTY, ((0.0, 1.0), (1.0, 2.0))),), "x", "y", moments=((0.5, "moment"),)),
+)
+VALUES = torch.tensor([[0.0, 1.0], [0.25, 0.0]])
+MAPS = Maps("maps", (Map(NASTY, VALUES), Map("second", VALUES)), 1.0, "query", "key", note="a note")
+CHANGES = Maps("changes", (Map("layer 1", torch.tensor([[-2.0, 0.0, 2.0]]), (NASTY,)),), 2.0, "block", "position", True)
+BLOCKS = (
+    *TEXTS, Heading("heading"), Columns((("left", ("one side",)), ("right", (NASTY, "another side")))),
+    Links((("numbers", "some file.csv"),)), Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
+    Table(("c",), (("folded cell",),), folded="unfold"), Image("image", PIXEL), *CHARTS,
+    Matrices("matrices", (Matrix("matrix", "subtitle", VALUES),), 1.0), MAPS, CHANGES,
+)
+DOCUMENT = Document("A document", (Section("first section", BLOCKS), Section("deeper", (TEXTS[0],), level=3)))
+WORDS = ("A document", "first section", "deeper", "heading", "left", "another side", "numbers", "folded cell", "maps",
+         "changes", "a note", "bars", "groups", "intervals", "lines", "matrices", *(text.lines[0] for text in TEXTS))
+
+
+@pytest.mark.parametrize("show", [render, fragment])
+def test_html_has_every_word_and_trusts_none(show):
+    html = show(DOCUMENT)
+    assert [words for words in WORDS if words not in html] == []
+    assert 'onload="' not in html
+    assert "<b " not in html
+    assert html.count("&lt;b onload=") >= 12
+    assert set(re.findall(r'href="([^#"][^"]*)"', html)) == {"some file.csv"}
+    assert {source[:22] for source in re.findall(r'src="([^"]+)"', html)} == {"data:image/png;base64,"}
+
+
+def test_markdown_has_every_word_and_a_file_a_picture(tmp_path):
+    write_markdown(DOCUMENT, tmp_path / "document.md")
+    text = (tmp_path / "document.md").read_text()
+    assert [words for words in WORDS if words not in text] == []
+    code = re.compile(r"```+\n.*?\n```+", re.DOTALL)
+    assert NASTY not in code.sub("", text)
+    files = re.findall(r"!\[[^]]*\]\(document-figures/(.*?)\)", text)
+    assert len(files) == len(CHARTS) + 4
+    assert {path.name for path in (tmp_path / "document-figures").iterdir()} == set(files)
+    assert "[numbers](some%20file.csv)" in text
+
+
+def test_a_page_may_not_call_anybody_and_has_its_parts_to_jump_to():
+    page = render(DOCUMENT)
+    assert "default-src 'none'" in page
+    assert '<a href="#s0">first section</a>' in page
+    assert 'id="s0"' in page
+    assert '<a href="#s1">' not in page  # a contents of sections, not of what is in them
+
+
+def test_a_fragment_runs_nothing_and_styles_only_itself():
+    html = fragment(DOCUMENT)
+    assert "<script" not in html
+    assert "data-cells" not in html
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert style
+    outside = re.sub(r"/\*.*?\*/", "", style[1], flags=re.DOTALL)
+    while "{" in (inner := re.sub(r"\{[^{}]*\}", "", outside)):
+        outside = inner
+    assert set(re.findall(r"^\s*([^\s{][^{]*?)\s*(?:\{|$)", inner, re.MULTILINE)) <= {".mtd-page", "body.mtd-page",
+                                                                                       "@media print"}
+
+
+def colours(document: Document, number: int) -> np.ndarray:
+    """The cells of a map on the page, [row, column, channel] from 0 to 255."""
+    sources = re.findall(r'class="cells"[^>]*src="data:image/png;base64,([^"]+)"', render(document))
+    return (imread(io.BytesIO(base64.b64decode(sources[number]))) * 255).round()[..., :3]
+
+
+def test_maps_are_darker_where_there_is_more_by_the_square_root():
+    found = colours(DOCUMENT, 0)
+    assert found[0, 0].tolist() == [255, 255, 255]
+    assert found[0, 1].tolist() == [8, 48, 107]
+    assert found[1, 0] == pytest.approx((found[0, 0] + found[0, 1]) / 2, abs=1)  # √0.25 = ½
+
+
+def test_changes_have_two_colours_around_none():
+    down, none, up = colours(DOCUMENT, 2)[0]
+    assert down[0] > down[2]
+    assert up[2] > up[0]
+    assert none.min() > 240
+
+
+def test_values_of_cells_are_told_to_two_bytes():
+    cells = re.search(r'data-cells="([^"]+)"', render(DOCUMENT))
+    assert cells
+    told = np.frombuffer(base64.b64decode(unescape(cells[1])), "<i2").reshape(2, 2) / 32767
+    assert told == pytest.approx(VALUES.numpy(), abs=1e-4)
+
+
+def test_bars_hang_below_zero():
+    html = render(Document("d", (Section("s", (replace(CHARTS[1], categories=("a", "b")),)),)))
+
+    def bar(tip: str) -> tuple[float, float]:
+        found = re.search(rf'y="([\d.]+)" width="[\d.]+" height="([\d.]+)"[^>]*><title>{tip}', html)
+        assert found
+        return float(found[1]), float(found[2])
+
+    (hanging, long), (standing, short) = bar("model, a: -0.5000"), bar("model, b: 0.2500")
+    assert hanging == pytest.approx(standing + short, abs=0.2)
+    assert long == pytest.approx(2 * short, abs=0.2)
