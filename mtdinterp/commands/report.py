@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         stage("writing")
         command = shlex.join(["mtdinterp", "report", *options.checkpoints, "-o", str(out), "--seed", str(options.seed)])
         page, numbers = write_report(findings, out, command)
-    for entry in findings:
-        print(f"{entry.name}: {judge(entry).sentences[0]}")
+    for name, entry in zip(options.checkpoints, findings, strict=True):
+        print(f"{name}: {judge(entry).sentences[0]}")
     print(f"report: {page}\nnumbers: {numbers}")
     return 0

@@ -1,8 +1,10 @@
 """Everything a report says about one checkpoint, measured once: probes, interventions, scores and pictures' data."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
 
 import torch
 from jaxtyping import Float, Float64
@@ -84,6 +86,18 @@ class Findings:
 
 
 @torch_on_one_thread()
+def told_apart(findings: Sequence[Findings]) -> list[Findings]:
+    """With names that differ where the checkpoints do: as much of the path's end as it takes."""
+    paths = [entry.checkpoint.path for entry in findings]
+
+    def name(path: Path) -> str:
+        ends = ({other.parts[-depth:] for other in paths if other != path} for depth in count(1))
+        depth = next(depth for depth, taken in enumerate(ends, 1) if path.parts[-depth:] not in taken)
+        return "/".join(path.parts[-depth:])
+
+    return [replace(entry, name=name(path)) for entry, path in zip(findings, paths, strict=True)]
+
+
 def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] = lambda name: None) -> Findings:
     """Measure everything; `stage` is told what comes next.
 

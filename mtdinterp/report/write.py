@@ -8,7 +8,7 @@ from typing import Any
 from mtdinterp.checkpoints.save import versions
 from mtdinterp.pages.markdown import write_markdown
 from mtdinterp.pages.page import render
-from mtdinterp.report.collect import Findings
+from mtdinterp.report.collect import Findings, told_apart
 from mtdinterp.report.document import compose
 from mtdinterp.report.verdict import judge
 from mtdinterp.results import to_plain
@@ -16,6 +16,7 @@ from mtdinterp.results import to_plain
 
 def write_report(findings: Sequence[Findings], path: Path, command: str = "") -> tuple[Path, Path]:
     """Write report.html, or report.md with its figures, and report.json; both paths."""
+    findings = told_apart(findings)
     verdicts = [judge(entry) for entry in findings]
     numbers = [as_numbers(entry, to_plain(verdict)) for entry, verdict in zip(findings, verdicts, strict=True)]
     document = compose(findings, verdicts, command)

@@ -505,6 +505,10 @@ def test_what_is_refused_does_not_stay(page):
     page.settle()
     page.click("#undo")
     assert kind.first_selected_option.get_attribute("value") == "sequence"  # though the form has the focus
+    refused(page, lambda: kind.select_by_value("share"), "needs attention")
+    page.click("#redo")  # what was refused took nothing with it
+    page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
+    page.settle()
     page.script("const { store } = workbench; const [edit] = store.state.edits;"
                 "store.change({ edits: Array(32).fill(edit), selected: null })")
     page.settle()

@@ -22,7 +22,8 @@ const LOOKING = ["position", "block", "selected", "head"];
 export class Store {
   /** `refuse` is told in a sentence why something was not done. */
   constructor(refuse) {
-    Object.assign(this, { state: null, past: [], future: [], tag: null, listeners: [], questions: 0, refuse });
+    Object.assign(this, { state: null, listeners: [], questions: 0, refuse });
+    this.forget();
   }
 
   onChange(listener) {
@@ -31,15 +32,23 @@ export class Store {
 
   /** Begin with a state, without a past. */
   begin(state) {
-    Object.assign(this, { past: [], future: [], tag: null });
+    this.forget();
     this.apply(state);
+  }
+
+  /** `dropped` is what could be redone before the last change. */
+  forget() {
+    Object.assign(this, { past: [], future: [], dropped: [], tag: null });
   }
 
   /** Change parts of the state. Changes with the same tag in a row, such as a slider's, are undone as one. */
   change(parts, tag = null) {
     const next = { ...this.state, ...parts };
     if (Object.keys(parts).some((name) => !LOOKING.includes(name))) {
-      if (tag === null || tag !== this.tag) this.past.push(this.state);
+      if (tag === null || tag !== this.tag) {
+        this.past.push(this.state);
+        this.dropped = this.future;
+      }
       this.future = [];
       this.tag = tag;
     }
@@ -76,6 +85,7 @@ export class Store {
     for (const states of [this.past, this.future]) {
       const at = states.indexOf(state);
       if (at < 0) continue;
+      if (states === this.past && at === this.past.length - 1 && !this.future.length) this.future = this.dropped;
       states.length = at;
       this.tag = null;
     }
