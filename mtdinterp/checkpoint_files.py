@@ -9,6 +9,8 @@
 import difflib
 import json
 import os
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,13 @@ def model_name(architecture: str, order: int, length: int, layers: int = 3, seed
     """What the zoo calls a model: {architecture}-m{m}-T{T}[-L5][-s{seed}]."""
     depth = "" if layers == 3 else f"-L{layers}"
     return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
+
+
+def short_name(path: Path, among: Iterable[Path]) -> str:
+    """The end of a path, as long as it takes to tell it from the others."""
+    own, *others = ([part for part in entry.parts if part != entry.anchor] for entry in (path, *among))
+    apart = (depth for depth in count(1) if all(other[-depth:] != own[-depth:] for other in others if other != own))
+    return "/".join(own[-next(apart):])
 
 
 def find_checkpoint(path: str | os.PathLike) -> Path:

@@ -3,26 +3,28 @@
 import os
 from pathlib import Path
 
+import torch
+
 from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
-from mtdinterp.style import CHANGE, PAIR, styled
+from mtdinterp.style import CHANGE, PAIR, plain, styled
 
 
 def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
     """A heat map for every layer: positions across, blocks or heads down, as colour what a patch does to the metric."""
     n_layers, length, _ = result.values.shape
-    rows = [int((~layer.isnan().all(0)).sum()) for layer in result.values]
-    effects = result.values - result.unpatched
-    reach = max(effects.nan_to_num().abs().max().item(), 1e-12)
+    effects = [result.effects(layer) for layer in range(n_layers)]
+    rows = [len(parts) for parts in effects]
+    reach = max(1e-12, *(row.nan_to_num().abs().max().item() for parts in effects for row in parts.values()))
     width, height = min(14.0, 2.5 + 0.12 * length), 0.9 + 0.22 * sum(rows) + 0.55 * n_layers
     with styled(width, height, Path(path)) as figure:
         axes = figure.subplots(n_layers, 1, sharex=True, squeeze=False,
                                gridspec_kw={"height_ratios": [max(count, 1) for count in rows]})
-        for layer, (axis, count) in enumerate(zip(axes[:, 0], rows, strict=True)):
-            image = axis.imshow(effects[layer, :, :count].T.numpy(), aspect="auto", interpolation="nearest",
+        for layer, (axis, parts) in enumerate(zip(axes[:, 0], effects, strict=True)):
+            image = axis.imshow(torch.stack([*parts.values()]).numpy(), aspect="auto", interpolation="nearest",
                                 vmin=-reach, vmax=reach, cmap=CHANGE)
             axis.set_title(f"layer {layer + 1}", loc="left")
-            axis.set_yticks(range(count), result.parts[:count])
+            axis.set_yticks(range(len(parts)), map(plain, parts))
             axis.tick_params(length=0)
         axes[-1, 0].set_xlabel("position that is patched")
         bar = figure.colorbar(image, ax=axes[:, 0], fraction=0.03, pad=0.01)

@@ -26,6 +26,13 @@ def kl_divergence(
     return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
 
 
+def total_variation(
+    first: Float[Tensor, "*#batch vocab"], second: Float[Tensor, "*#batch vocab"]
+) -> Float[Tensor, "*batch"]:
+    """Half of the absolute difference of each row."""
+    return 0.5 * (first - second).abs().sum(-1)
+
+
 def clip_to_distribution(
     raw: Float[Tensor, "*batch vocab"], floor: float = CLIP
 ) -> tuple[Float64[Tensor, "*batch vocab"], Float64[Tensor, "*batch"]]:
@@ -33,7 +40,7 @@ def clip_to_distribution(
     raw = raw.double()
     clipped = raw.clamp_min(floor)
     clipped = clipped / clipped.sum(-1, keepdim=True)
-    return clipped, 0.5 * (clipped - raw).abs().sum(-1)
+    return clipped, total_variation(clipped, raw)
 
 
 def row_kl(transition: Float[Tensor, "vocab vocab"], estimate: Float[Tensor, "vocab vocab"]) -> float:

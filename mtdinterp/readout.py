@@ -22,6 +22,8 @@ from mtdinterp.task import MTDTask
 
 CLEAR_R2 = 0.5
 """Below this R² a slope decides nothing: trained models were above 0.9, untrained ones below 0.1."""
+RECOVERED = 0.5
+"""A recovered π has at most this share of the row KL that the token marginal alone has."""
 LEAST_GAIN = 0.02
 """A gain below this is no mechanism, however straight its line: untrained models had 0.01 with R² 0.7 at two tokens,
 the models of the zoo have 0.2 and more."""

@@ -18,7 +18,7 @@ SEQUENTIAL = ("#ffffff", "#08306b")
 OUTLINE = "#ea580c"
 """Around what counts in a map."""
 CHANGE = "RdBu"
-"""For changes: white is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
+"""For changes: the lightest is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
 
 MATPLOTLIB = {
     "font.size": 9,
@@ -94,6 +94,11 @@ def styled(width: float, height: float, path: Path) -> Iterator[Any]:
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata=UNDATED.get(path.suffix))
+
+
+def plain(words: str) -> str:
+    """Words in which a dollar sign is one: matplotlib would read a formula, and names may hold anything."""
+    return words.replace("$", r"\$")
 
 
 def check_figure_path(path: Path) -> Path:

@@ -7,7 +7,6 @@ all its lags.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.construction import one_step, tune_two_step, two_step
-from mtdinterp.fitting import FAMILIES, Evidence, explained, fit_two_step, one_step_weights, optimal_beta
+from mtdinterp.construction import construction_with, tune_two_step
+from mtdinterp.estimators import TwoStepConstants
+from mtdinterp.fitting import EXPLAINED, FAMILIES, Evidence, explained, fit_two_step, one_step_weights, usual_beta
+from mtdinterp.metrics import total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.readout import (
@@ -37,8 +38,6 @@ NEAR, FAR = 0.1, 0.5
 """Below the first distance attention is called near the construction's, above the second far from it."""
 NEARER = 0.5
 """And near only if it is nearer than this share of what uniform attention would be: two averages are alike anyway."""
-EXPLAINED = 0.5
-"""Two-step constants that explain less than this share of the predictions are not the model's."""
 FALLS_R2 = 0.05
 """Share of the variance of a layer's log-attention below which a slope over positions says nothing."""
 
@@ -113,7 +112,7 @@ def compare_attention(
     n_layers, length = len(model.blocks), sequence.shape[1]
     evidence = Evidence(task, sequence)
     name, constants, fitted = _constants(model, evidence)
-    reference = construction_with(task, length, constants)
+    reference = construction_of(task, length, constants)
     # In full, not at the last query alone: positions before it are part of the picture.
     own = attention(model, sequence, patterns=range(n_layers), last_only=False).patterns
     ideal = attention(reference, sequence, patterns=range(len(reference.blocks)), last_only=False).patterns
@@ -137,19 +136,12 @@ def _constants(model: LensTransformer, evidence: Evidence) -> tuple[str, dict[st
     beta = read(model, task, evidence.tokens).beta
     if beta.r2 >= CLEAR_R2 and beta.value > 0:
         return "one-step", {"beta": beta.value}, True
-    return "one-step", {"beta": _usual_beta(task, length)}, False
+    return "one-step", {"beta": usual_beta(task, length)}, False
 
 
-def _usual_beta(task: MTDTask, length: int) -> float:
-    """The optimum, or where there is none something of its size."""
-    beta = optimal_beta(task, length)
-    return 10.0 if math.isnan(beta) else beta
-
-
-def construction_with(task: MTDTask, length: int, constants: dict[str, float]) -> LensTransformer:
-    """The one-step construction for one constant, the two-step one for four, with a mask that hides all the rest."""
-    build: Callable[..., LensTransformer] = one_step if len(constants) == 1 else two_step
-    return build(task.transition, task.order, length, **constants, delta=100.0 + 2 * sum(map(abs, constants.values())))
+def construction_of(task: MTDTask, length: int, constants: dict[str, float]) -> LensTransformer:
+    """The one-step construction for one named constant, the two-step one for four."""
+    return construction_with(task, length, TwoStepConstants(**constants) if len(constants) > 1 else constants["beta"])
 
 
 def counterpart(layer: int, n_layers: int, n_reference: int) -> int:
@@ -164,9 +156,9 @@ def _compare(
     ideal: Float64[Tensor, "batch query key"],
 ) -> LayerComparison:
     order = evidence.task.order
-    distances = _variation(own, ideal)
+    distances = total_variation(own, ideal).mean(0)
     visible = torch.ones_like(own[0]).tril()
-    control = _variation((visible / visible.sum(-1, keepdim=True)).expand_as(own), ideal)
+    control = total_variation(visible / visible.sum(-1, keepdim=True), ideal).mean(0)
     by_offset = attention_by_offset(own[:, None])[:, 0]
     last = own[:, -1]
     uniform = torch.zeros_like(last)
@@ -180,7 +172,7 @@ def _compare(
         distance, uniform_distance, correlation = distances[-1].item(), control[-1].item(), math.nan
         mass = by_offset[:, -1, :order].sum(-1).mean().item()
     return LayerComparison(layer + 1, distances, distance, uniform_distance, mass, correlation,
-                           _variation(last, uniform).item(), None)
+                           total_variation(last, uniform).mean().item(), None)
 
 
 def _with_fall(comparison: LayerComparison, model: LensTransformer, evidence: Evidence) -> LayerComparison:
@@ -190,17 +182,12 @@ def _with_fall(comparison: LayerComparison, model: LensTransformer, evidence: Ev
     """
     task, layer = evidence.task, comparison.layer - 1
     beta = first_step_beta(model, task, evidence.tokens)
-    weights = one_step_weights(evidence, _usual_beta(task, evidence.length) if beta is None else beta)
+    weights = one_step_weights(evidence, usual_beta(task, evidence.length) if beta is None else beta)
     logs = attention(model, evidence.tokens, log_at_last=[layer], last_only=False).log_at_last[layer]
     explanations = torch.einsum("btg,bg->bt", evidence.responsibilities, weights)
     # Static scores by position are no re-weighting: both sides without each position's mean over sequences.
     fall = fit_slope(varying(explanations), varying(logs.flip(-1)[:, task.order :]))
     return LayerComparison(**{**vars(comparison), "falls_with": fall})
-
-
-def _variation(own: Float[Tensor, "batch *query key"], ideal: Float[Tensor, "batch *query key"]) -> Tensor:
-    """Total variation, mean over sequences."""
-    return 0.5 * (own - ideal).abs().sum(-1).mean(0)
 
 
 def _correlation(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"]) -> float:

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.fitting import FAMILIES, Evidence, one_step_weights, optimal_beta
+from mtdinterp.fitting import FAMILIES, Evidence, one_step_weights, usual_beta
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import first_step_beta, sequences, some_to_read
 from mtdinterp.task import MTDTask
@@ -98,8 +98,8 @@ def decode_latents(
     places = _places(shown)
     beta = first_step_beta(model, task, some_to_read(sequence))
     if beta is None:
-        beta = optimal_beta(task, evidence.length)
-    labels = _labels(evidence, 10.0 if math.isnan(beta) else beta, true_weights)
+        beta = usual_beta(task, evidence.length)
+    labels = _labels(evidence, beta, true_weights)
     shuffled = torch.randperm(len(sequence), generator=torch.Generator().manual_seed(seed))
     stacked = torch.cat([*labels.values(), *(label[shuffled] for label in labels.values())], dim=1)
     table: dict[str, dict[str, Decoding]] = {name: {} for name in labels}

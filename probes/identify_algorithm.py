@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.fitting import FAMILIES, RESOLUTION, WORDS, Constants, Evidence, explained
+from mtdinterp.fitting import EXPLAINED, FAMILIES, RESOLUTION, WORDS, Constants, Evidence, explained
 from mtdinterp.metrics import bootstrap_interval
 from mtdinterp.models import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
@@ -28,8 +28,6 @@ always win on a trained model, since they find some quirk of it that one constan
 CLOSE, TELLABLE = 1.05, 1.5
 """Families within the first factor of the best, constants paid for, are not told apart, however many sequences there
 are; beyond the second they are, however few: divergences have heavy tails, and their standard errors little to say."""
-EXPLAINED = 0.5
-"""Below this share of the divergence from the token marginal explained, nothing is named with confidence."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike
 from mtdinterp.estimators import TwoStepConstants
 from mtdinterp.fitting import (
+    EXPLAINED,
     FAMILIES,
     Combination,
     Constants,
@@ -32,8 +33,6 @@ from mtdinterp.models import LensTransformer
 from mtdinterp.readout import CLEAR_R2, predictions, read, sequences, some_to_read, weight_beta
 from mtdinterp.task import MTDTask
 
-EXPLAINED = 0.5
-"""Constants that explain less than this share of the predictions are not the model's."""
 FLAT = 1e-8
 """Mean squared distance from the uniform-weights prediction below which there is nothing to explain."""
 
@@ -91,6 +90,12 @@ class BetaRecovery:
     two_step: TwoStepFit | None
     """Only for models of five layers or more."""
 
+    @property
+    def unclear(self) -> list[str]:
+        """Levels at which R² is too low to speak of a β."""
+        levels = {"weights": self.weights_r2, "attention": self.attention_r2, "output": self.output_r2}
+        return [name for name, r2 in levels.items() if r2 < CLEAR_R2]
+
     def summary(self) -> str:
         lines = ["β = η·m·(T-m), by level:"]
         if math.isnan(self.weights):
@@ -101,10 +106,8 @@ class BetaRecovery:
         lines += [f"  attention   {self.attention:.2f} ± {self.attention_stderr:.2f} (R² {self.attention_r2:.3f})",
                   f"  output      {self.output:.2f} ± {self.output_stderr:.2f} (R² {self.output_r2:.3f})",
                   f"  optimum for this task and length {self.optimal:.2f}; first-order theory {self.theory:.2f}"]
-        levels = {"weights": self.weights_r2, "attention": self.attention_r2, "output": self.output_r2}
-        unclear = [name for name, r2 in levels.items() if r2 < CLEAR_R2]
-        if unclear:
-            lines.append(f"  By {' and '.join(unclear)} the evidence is weak: this model may not do one step of "
+        if self.unclear:
+            lines.append(f"  By {' and '.join(self.unclear)} the evidence is weak: this model may not do one step of "
                          "mirror descent at all.")
         if self.branch == "undecided":
             lines.append("  The gain explains too little to multiply with: the weights level means nothing here.")

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.metrics import ROW_CLIP, clip_to_distribution, row_kl
+from mtdinterp.metrics import ROW_CLIP, clip_to_distribution, row_kl, total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import attention, gauge_fixed, predictions, read, sequences, some_to_read, token_scores
 from mtdinterp.task import MTDTask
@@ -44,7 +44,7 @@ class TransitionRecovery:
     row_kl: dict[str, float]
     """Mean over rows a of KL(π[a] ‖ estimate[a])."""
     total_variation: dict[str, float]
-    """Mean over rows of half the absolute difference."""
+    """Mean over rows."""
     control_kl: float
     """Row KL of the estimate that knows only the token marginal p: every row is p."""
     branch: str
@@ -108,8 +108,8 @@ def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | Non
 
 
 def _variation(first: Tensor, second: Tensor) -> float:
-    """Mean over rows of half the absolute difference."""
-    return 0.5 * (first - second).abs().sum(-1).mean().item()
+    """Mean over rows."""
+    return total_variation(first, second).mean().item()
 
 
 def output_on_tokens(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "vocab vocab"]:

@@ -14,12 +14,10 @@ import torch
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.fitting import Evidence, one_step_weights
 from mtdinterp.metrics import kl_divergence, row_kl
-from mtdinterp.readout import CLEAR_R2, read, some_to_read
+from mtdinterp.readout import CLEAR_R2, RECOVERED, read, some_to_read
 from mtdinterp.training.evaluation import held_out_data
 
 READINGS = ("kl", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch", "transition_kl")
-TRANSITION_SHARE = 0.5
-"""π has appeared when its row KL is below this share of that of the token marginal alone."""
 LEFT_PLATEAU = 0.5
 """The plateau is left when this share of the way from uniform weights to one-step mirror descent is done, in KL."""
 
@@ -110,7 +108,7 @@ def _trace(entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: 
         "beta": [_number(r2) >= CLEAR_R2 and _number(beta) > 0
                  for beta, r2 in zip(series["beta"], series["beta_r2"], strict=True)],
         # Where the branch is undecided layer 1's scores are not about π, whatever they look like.
-        "transition": [_number(kl) < TRANSITION_SHARE * control and entry in ("direct", "mirrored")
+        "transition": [_number(kl) < RECOVERED * control and entry in ("direct", "mirrored")
                        for kl, entry in zip(series["transition_kl"], series["branch"], strict=True)],
         "branch": [entry == branch != "undecided" for entry in series["branch"]],
     }

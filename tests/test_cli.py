@@ -44,7 +44,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["construct", "--delta", "-1"], "--delta: expected a number > 0, got -1"),
         (["construct", "--out", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
         (["construct", "--out", "tests"], "expected a new or empty directory, or a checkpoint; it holds"),
-        (["construct", "--target", "truth"], "--target is for tuning the 5-layer construction"),
+        (["construct", "--target", "truth"], "--target is for tuning the two-step construction"),
         (["construct", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
         (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),

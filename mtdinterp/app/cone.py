@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
 
 CHANGED = 1e-6
 """A change of attention below this is rounding."""
@@ -61,7 +61,7 @@ def cone(scene: Scene, edit: EditState) -> Cone:
         found.append(LayerCone(layer, rows, keys, int(mask.sum()), int((change.abs() > CHANGED).sum()),
                                change.abs().max().item(), (flat // scene.length, flat % scene.length)))
     before, after = (clip_to_distribution(run.outputs)[0] for run in (scene.before, scene.with_edits((edit,))))
-    return Cone(tuple(found), kl_divergence(before, after).item(), 0.5 * (after - before).abs().sum().item())
+    return Cone(tuple(found), kl_divergence(before, after).item(), total_variation(after, before).item())
 
 
 def cone_maps(scene: Scene, edit: EditState) -> Float[Tensor, "layer query key"]:

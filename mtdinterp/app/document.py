@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import METHODS, View, maps, view
@@ -33,7 +35,7 @@ def view_document(scene: Scene, code: str = "") -> Document:
         Section("As Python", (Text(tuple(code.splitlines()), "code"), Text((f"mtdinterp {__version__}",), "soft")))
         if code else None,
     ]
-    return Document(state.model.name, tuple(section for section in sections if section is not None))
+    return Document(f"{state.model.name}: a view", tuple(section for section in sections if section is not None))
 
 
 def _about(scene: Scene) -> str:
@@ -51,9 +53,8 @@ def _bars(
 
 
 def _scores(found: View, names: Mapping[str, str]) -> tuple[Block, ...]:
-    judge = "truth" if found.judge == "truth" else "exact posterior mean"
     rows = tuple((names[name], f"{value:.5f}") for name, value in found.kl.items() if name != found.judge)
-    return (Table(("method", f"KL({judge} ‖ ·)"), rows),
+    return (Table(("method", f"KL({METHODS[found.judge]} ‖ ·)"), rows),
             Text((f"KL(before ‖ after) = {found.change:.5f}",), "soft"))
 
 
@@ -62,11 +63,12 @@ def _attention(scene: Scene) -> tuple[Block, ...]:
     if scene.source is not None:
         columns["source"] = "source sequence"
     found = {which: maps(scene, which) for which in columns}
-    largest = max(1e-9, *(values.max().item() for values in found.values()))
-    layers = (Maps(f"Layer {layer + 1}",
-                   tuple(Map(f"{words}, layer {layer + 1}", found[which][layer]) for which, words in columns.items()),
-                   largest, "query", "key")
-              for layer in range(len(scene.model.blocks)))
+    largest = max(values.max().item() for values in found.values())
+    layers = []
+    for layer in range(len(scene.model.blocks)):
+        panels = tuple(Map(f"{words}, attention of layer {layer + 1}", found[which][layer])
+                       for which, words in columns.items())
+        layers.append(Maps(f"Layer {layer + 1}", panels, largest, "query", "key"))
     return Text(("All maps have one scale, coloured by the square root of the attention.",), "soft"), *layers
 
 
@@ -77,18 +79,16 @@ def _stream(found: View) -> Table:
 
 
 def sweep_document(result: SweepResult) -> Document:
-    """A sweep: what each place does to the metric, and the places that do most."""
-    effects = result.values - result.unpatched
-    panels = []
-    for layer, values in enumerate(effects):
-        present = [part for part in range(len(result.parts)) if not values[:, part].isnan().all()]
-        panels.append(Map(f"layer {layer + 1}", values[:, present].T, tuple(result.parts[part] for part in present)))
+    """A sweep: how far patching each place moves the metric, and the places that move it most."""
+    layers = [result.effects(layer) for layer in range(len(result.values))]
+    panels = tuple(Map(f"layer {number}", torch.stack([*effects.values()]).abs(), tuple(effects))
+                   for number, effects in enumerate(layers, 1) if effects)
     strongest = tuple((str(layer + 1), str(position), result.parts[part],
                        f"{result.values[layer, position, part].item():.5f}")
                       for layer, position, part in result.strongest(5))
-    most = max(1e-9, effects.nan_to_num().abs().max().item())
     return Document("Patch sweep", (Section("What moves the metric", (
         Text((result.summary(),)),
-        Maps("Change of the metric", tuple(panels), most, result.kind, "position", changes=True),
+        Maps("How far the metric moves", panels, max(panel.values.nan_to_num().max().item() for panel in panels),
+             "part", "position"),
         Table(("layer", "position", "part", "metric"), strongest),
     )),))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
-from mtdinterp.app.views import in_context_weights, view
-from mtdinterp.metrics import clip_to_distribution
+from mtdinterp.app.views import METHODS, in_context_weights, view
+from mtdinterp.metrics import clip_to_distribution, total_variation
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def _steered(scene: Scene) -> str:
     lag = _lightest(scene)
     token = scene.state.tokens[-1 - lag]
     row = scene.task.transition[token]
-    distance = 0.5 * (clip_to_distribution(scene.after.outputs)[0] - row).abs().sum().item()
-    moved = 0.5 * (clip_to_distribution(scene.after.outputs)[0] - clip_to_distribution(scene.before.outputs)[0])
+    before, after = (clip_to_distribution(run.outputs)[0] for run in (scene.before, scene.after))
+    moved, distance = (total_variation(after, other).item() for other in (before, row))
     return (f"All weight is on lag {lag + 1}, where the token {token} stands. The prediction moved by "
-            f"{moved.abs().sum().item():.3f} in total variation and is now {distance:.3f} from that token's row of π.")
+            f"{moved:.3f} in total variation and is now {distance:.3f} from that token's row of π.")
 
 
 def _transplant(scene: Scene) -> tuple[EditState, ...]:
@@ -50,7 +50,8 @@ def _transplant(scene: Scene) -> tuple[EditState, ...]:
 def _transplanted(scene: Scene) -> str:
     found = view(scene)
     return (f"KL(before ‖ after) is {found.change:.2g} after all of layer {len(scene.model.blocks)}'s attention was "
-            f"replaced; KL to the {_judge(found.judge)} went from {found.kl['before']:.4f} to {found.kl['after']:.4f}.")
+            f"replaced; KL to the {METHODS[found.judge]} went from {found.kl['before']:.4f} to "
+            f"{found.kl['after']:.4f}.")
 
 
 def _break(scene: Scene) -> tuple[EditState, ...]:
@@ -60,12 +61,8 @@ def _break(scene: Scene) -> tuple[EditState, ...]:
 
 def _broken(scene: Scene) -> str:
     found = view(scene)
-    return (f"KL to the {_judge(found.judge)} went from {found.kl['before']:.4f} to {found.kl['after']:.4f}, and "
+    return (f"KL to the {METHODS[found.judge]} went from {found.kl['before']:.4f} to {found.kl['after']:.4f}, and "
             f"KL(before ‖ after) is {found.change:.2g}.")
-
-
-def _judge(name: str) -> str:
-    return "truth" if name == "truth" else "exact posterior mean"
 
 
 EXPERIMENTS = {

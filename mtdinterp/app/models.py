@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.app.cache import Recent
-from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, zoo_names
+from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, short_name, zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.checks import check_option
-from mtdinterp.construction import one_step, one_step_standard, two_step
+from mtdinterp.construction import construction_with
 from mtdinterp.estimators import TwoStepConstants
 from mtdinterp.fitting import Evidence, fit_beta, fit_two_step
 from mtdinterp.models import LensTransformer
@@ -62,13 +62,11 @@ class Registry:
         self._constructions: Recent[LensTransformer] = Recent(8)
 
     def _add(self, path: Path) -> None:
-        """By its directory's name, or by as much of the path as tells it from another."""
+        """By its directory's name, or by as much of the path as tells it from those before it."""
         path = path.resolve()
         if any(entry.path == path for entry in self.entries.values()):
             return
-        parts = [part for part in path.parts if part != path.anchor]
-        names = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
-        name = next(name for name in names if name not in self.entries)
+        name = short_name(path, [entry.path for entry in self.entries.values()])
         config = read_config(path)
         checkpoint = load_checkpoint(path) if not _complete(config) else None
         model, task = config["model"], config["task"]
@@ -102,21 +100,13 @@ def _complete(config: dict[str, Any]) -> bool:
             and isinstance(task.get("order"), int) and isinstance(task.get("transition"), list))
 
 
-def two_step_delta(constants: TwoStepConstants, delta: float) -> float:
-    """Its scores can be as large as its constants, so the mask stands that much higher."""
-    return delta + 2 * sum(map(abs, constants))
-
-
 def construction_for(
     model: LensTransformer, task: MTDTask, length: int, constants: Constants, beta: float | None = None,
     delta: float = 100.0,
 ) -> LensTransformer:
     """The construction of a model's architecture and depth; β is the fitted one where it is None."""
-    if constants.two_step is not None:
-        return two_step(task.transition, task.order, length, *constants.two_step,
-                        delta=two_step_delta(constants.two_step, delta))
-    make = one_step_standard if model.config.architecture == "standard" else one_step
-    return make(task.transition, task.order, length, constants.beta if beta is None else beta, delta=delta)
+    chosen = constants.two_step or (constants.beta if beta is None else beta)
+    return construction_with(task, length, chosen, model.config.architecture, delta)
 
 
 def fit_constants(model: LensTransformer, task: MTDTask, length: int) -> Constants:

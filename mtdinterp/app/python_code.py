@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from mtdinterp.app.models import two_step_delta
 from mtdinterp.app.scene import MEAN_OVER, MEAN_SEED, Scene
 from mtdinterp.app.state import EditState, Range
+from mtdinterp.construction import two_step_delta
 
 
 def python_code(scene: Scene, checkpoint: str) -> str:

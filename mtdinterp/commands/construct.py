@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_flags(parser)
     parser.add_argument("--beta", type=number(minimum=0), help="β of the 3-layer constructions (default: tuned)")
     parser.add_argument("--constants", type=number(), nargs=4, metavar=("B1", "A", "C1", "C2"),
-                        help="β₁ a c₁ c₂ of the 5-layer construction (default: tuned)")
+                        help="β₁ a c₁ c₂ of the two-step construction (default: tuned)")
     parser.add_argument("--target", choices=("truth", "two_step"),
-                        help="what the 5-layer constants are tuned to (default: truth)")
+                        help="what those constants are tuned to (default: truth)")
     parser.add_argument("--delta", type=number(minimum=0, exclusive=True), default=100.0,
                         help="the mask's large constant (100)")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of the weights (float32)")
@@ -89,11 +89,11 @@ def _check(options: argparse.Namespace) -> None:
         known = ", ".join(f"{name} with {layers} layers" for name, layers in sorted(BUILDABLE))
         raise ValueError(f"there are constructions for {known}; got {kind[0]} with {kind[1]}")
     if options.layers == 5 and options.beta is not None:
-        raise ValueError("--beta is for 3 layers; the 5-layer construction takes --constants B1 A C1 C2")
+        raise ValueError("--beta is for 3 layers; the two-step construction takes --constants B1 A C1 C2")
     if options.layers == 3 and options.constants is not None:
         raise ValueError("--constants is for 5 layers; the 3-layer constructions take --beta")
     if options.target and (options.layers == 3 or options.constants is not None):
-        raise ValueError("--target is for tuning the 5-layer construction; there is nothing to tune here")
+        raise ValueError("--target is for tuning the two-step construction; there is nothing to tune here")
 
 
 def _is_tuned(options: argparse.Namespace) -> bool:

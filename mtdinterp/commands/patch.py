@@ -115,16 +115,12 @@ def _patch(checkpoint: "Checkpoint", options: argparse.Namespace) -> "PatchResul
 
 
 def _construction(checkpoint: "Checkpoint", tokens: Any) -> Any:
-    """The exact construction of the checkpoint's architecture and depth, with the β nearest to its predictions."""
-    from mtdinterp.construction import one_step, one_step_standard, two_step
+    """The exact construction for the checkpoint's depth, with the constants nearest to its predictions."""
+    from mtdinterp.construction import construction_with
     from mtdinterp.interventions.algorithm import algorithm_of
 
-    model, task = checkpoint.model, checkpoint.task
-    constants = algorithm_of(model, task, tokens.shape[1]).constants
-    if not isinstance(constants, float):
-        return two_step(task.transition, task.order, tokens.shape[1], *constants)
-    build = one_step_standard if model.config.architecture == "standard" else one_step
-    return build(task.transition, task.order, tokens.shape[1], constants)
+    model, task, length = checkpoint.model, checkpoint.task, tokens.shape[1]
+    return construction_with(task, length, algorithm_of(model, task, length).constants, model.config.architecture)
 
 
 def _sweep(checkpoint: "Checkpoint", options: argparse.Namespace) -> "SweepResult":

@@ -206,7 +206,7 @@ def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextMana
 
 
 def live_evaluation(entry: dict[str, Any]) -> str:
-    """The same where there is little room."""
+    """One evaluation where there is little room."""
     loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f} "
     return f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {entry['beta']:.1f} {entry['branch']}"
 

@@ -1,4 +1,4 @@
-"""Constants of the five-layer construction: fitted to the truth, or to two-step mirror descent itself.
+"""Constants of the two-step construction: fitted to the truth, or to two-step mirror descent itself.
 
 The two targets give different constants. Against the truth the construction is an estimator of its own,
 often a little better than two-step mirror descent, and its four constants are poorly identified; against

@@ -1,4 +1,4 @@
-"""The estimator of the five-layer construction: a second mirror-descent step by re-weighted averaging.
+"""The estimator of the two-step construction: a second mirror-descent step by re-weighted averaging.
 
 The second gradient is Σ_t γ_t / (w¹·γ_t), with w¹ the one-step estimate: the responsibilities again, each
 divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) stands for 1/x up to scale:
@@ -16,7 +16,7 @@ from mtdinterp.estimators.likelihood import responsibilities
 
 
 class TwoStepConstants(NamedTuple):
-    """β₁, a, c₁ and c₂ of the five-layer construction, in the order `construction.two_step` takes them."""
+    """β₁, a, c₁ and c₂ of the two-step construction, in the order `construction.two_step` takes them."""
 
     beta_first: float
     sharpness: float
@@ -27,7 +27,7 @@ class TwoStepConstants(NamedTuple):
 def reweighted_two_step(
     transition: ArrayLike, tokens: ArrayLike, order: int, constants: TwoStepConstants
 ) -> Float64[Tensor, "batch lag"]:
-    """Weights softmax(c₁·Γ + c₂·Γ²) of the five-layer construction."""
+    """Weights softmax(c₁·Γ + c₂·Γ²) of the two-step construction."""
     values = torch.tensor(constants, dtype=torch.float64)
     return reweight(responsibilities(transition, tokens, order), values)
 

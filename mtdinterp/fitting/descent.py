@@ -54,6 +54,12 @@ def optimal_beta(task: MTDTask, length: int) -> float:
         return math.nan
 
 
+def usual_beta(task: MTDTask, length: int) -> float:
+    """The optimum, or where there is none something of its size."""
+    beta = optimal_beta(task, length)
+    return 10.0 if math.isnan(beta) else beta
+
+
 def beta_of_theory(task: MTDTask, length: int) -> float:
     """β at which one step agrees with the posterior mean to first order; not a number where no β does."""
     if isinstance(task.concentration, tuple):

@@ -52,6 +52,10 @@ class Evidence:
         return kl_divergence(clip_to_distribution(given)[0], clip_to_distribution(self.predict(weights))[0])
 
 
+EXPLAINED = 0.5
+"""An estimator that explains less than this share of the predictions is not the model's."""
+
+
 def explained(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
 ) -> float:

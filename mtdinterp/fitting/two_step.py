@@ -1,4 +1,4 @@
-"""The five-layer construction next to given predictions: its four constants, and how well each is known."""
+"""The two-step construction next to given predictions: its four constants, and how well each is known."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ RESOLUTION = 1e-8
 def fit_two_step(
     evidence: Evidence, wanted: Float64[Tensor, "batch vocab"], beta: float | None = None
 ) -> TwoStepConstants:
-    """β₁, a, c₁, c₂ of the five-layer construction that is nearest to the wanted predictions.
+    """β₁, a, c₁, c₂ of the two-step construction that is nearest to the wanted predictions.
 
     `beta` is that of two-step mirror descent, for the scale; without it one is fitted. Two-step mirror descent at
     rate η has β₁ = c₁ = η·m·N, and c₂ about the same: the re-weighted average stands for the second gradient, whose

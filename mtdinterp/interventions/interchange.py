@@ -38,7 +38,7 @@ from mtdinterp.readout import sequences
 from mtdinterp.task import MTDTask
 
 LEARNING_STEPS, LEARNING_RATE = 150, 0.05
-RANDOM_PLACES = 5
+RANDOM_SITES = 5
 """Draws of the random-site control."""
 
 
@@ -92,7 +92,7 @@ class Interchange:
 
     def summary(self) -> str:
         lines = [f"{self.variable}: swapping {self.site} moves the output as the algorithm says with R² {self.r2:.3f} "
-                 f"(random place {self.control_r2:.2f}, another source {self.mismatched_r2:.2f}, mean "
+                 f"(random site {self.control_r2:.2f}, another source {self.mismatched_r2:.2f}, mean "
                  f"{self.mean_r2:.2f}), KL {self.kl:.2e}."]
         others = ", ".join(f"{name} {r2:.2f}" for name, r2 in self.sites.items() if name != self.site)
         if others:
@@ -208,7 +208,7 @@ class _Swap:
         reference = SubspaceInterchange(neuron_basis(width, range(columns.start, columns.stop)))
         rank = min(columns.stop - columns.start, max(1, (exist.stop - exist.start) // 4))
         changes = []
-        for _ in range(RANDOM_PLACES):
+        for _ in range(RANDOM_SITES):
             basis = torch.zeros(width, rank)
             seed = int(torch.randint(2**31, (1,), generator=self.generator))
             basis[exist] = random_basis(exist.stop - exist.start, rank, seed)

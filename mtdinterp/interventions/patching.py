@@ -13,7 +13,7 @@ from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.hooking import Hook, hooked
 from mtdinterp.interventions.places import SCORES, hook_name, place_of
 from mtdinterp.interventions.sources import activations_for, check_source, fitted
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 
@@ -41,7 +41,7 @@ class PatchResult:
         return (after - before) / (aim - before)
 
     def summary(self) -> str:
-        moved = 0.5 * (self.weights_after - self.weights_before).abs().sum(-1).mean().item()
+        moved = total_variation(self.weights_after, self.weights_before).mean().item()
         return (f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {len(self.kl)} sequences; the last layer's "
                 f"attention moved by {moved:.3f} in total variation.")
 

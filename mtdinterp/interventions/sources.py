@@ -93,8 +93,8 @@ def check_source(source: Any) -> None:
         if value.isnan().any():
             raise ValueError("source: expected numbers, got nan")
     elif not (isinstance(source, FromRun | MeanOver) or callable(source)):
-        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise or a function, got "
-                         f"{type(source).__name__}")
+        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise, Share or a function, "
+                         f"got {type(source).__name__}")
 
 
 def fitted(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:

@@ -14,7 +14,7 @@ from mtdinterp.construction import one_step
 from mtdinterp.fitting import Evidence, fit_beta
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.patching import patch
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.readout import attention, predictions, sequences
 from mtdinterp.task import MTDTask, Sample, predict_next
@@ -97,8 +97,8 @@ def dose_response(
         output = clip_to_distribution(steer_weights(model, sequence, wanted, dose))[0]
         formula = predict_next(task.transition, sequence, (1 - dose) * own + dose * wanted)
         divergence.append(kl_divergence(formula, output).mean().item())
-        moved.append(0.5 * (output - start).abs().sum(-1).mean().item())
-        expected.append(0.5 * (formula - formula_start).abs().sum(-1).mean().item())
+        moved.append(total_variation(output, start).mean().item())
+        expected.append(total_variation(formula, formula_start).mean().item())
     change, predicted = output - start, formula - formula_start
     total = predicted.square().sum().item()
     explained = 1 - (change - predicted).square().sum().item() / total if total > 0 else math.nan

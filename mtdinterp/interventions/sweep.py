@@ -54,6 +54,11 @@ class SweepResult:
         """The metric of the run that patches go into."""
         return self.corrupted if self.direction == "denoise" else self.clean
 
+    def effects(self, layer: int) -> dict[str, Float64[Tensor, " position"]]:
+        """How patching each part before a layer moves the metric, for the parts that are there."""
+        moved = (self.values[layer] - self.unpatched).T
+        return {name: row for name, row in zip(self.parts, moved, strict=True) if not row.isnan().all()}
+
     def strongest(self, count: int = 1) -> list[tuple[int, int, int]]:
         """Places whose patch moves the metric most: layer, position and part, counted from 0."""
         moved = (self.values - self.unpatched).abs().nan_to_num(-1)

@@ -138,7 +138,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Small matrices with their numbers, on one scale from 0 to `most`."""
+    """Small matrices with their numbers, on one scale from 0 to `most`, which is above 0."""
 
     title: str
     panels: tuple[Matrix, ...]
@@ -160,7 +160,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Maps:
-    """Heat maps on one scale: 0 to `most`, or for changes -most to most."""
+    """Heat maps on one scale: 0 to `most`, or for changes -most to most. There is at least one."""
 
     title: str
     panels: tuple[Map, ...]
@@ -195,6 +195,8 @@ class Section:
     blocks: tuple[Block, ...]
     level: int = 2
     """Of its title; in a comparison the evidence of each model stands one below the model's own."""
+    name: str = ""
+    """What a link to it on the page is called, where that should last."""
 
 
 @dataclass(frozen=True)

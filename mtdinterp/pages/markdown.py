@@ -24,8 +24,13 @@ def write_markdown(document: Document, path: Path) -> None:
 
 def escape(words: str) -> str:
     """Plain words on one line, whatever they hold; a number or mark that would begin a list is kept from it."""
-    line = " ".join(SPECIAL.sub(r"\\\1", words).splitlines())
+    line = _cell(words)
     return re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1\2&#8203;", line)
+
+
+def _cell(words: str) -> str:
+    """The same within a line, where nothing can begin a list: numbers stay what can be copied."""
+    return " ".join(SPECIAL.sub(r"\\\1", words).splitlines())
 
 
 class _Writer:
@@ -72,5 +77,6 @@ def _text(block: Text) -> str:
 
 def _table(block: Table) -> str:
     lines = [block.header, ("---",) * len(block.header), *block.rows]
-    return "\n".join("| " + " | ".join(cell if cell == "---" else escape(cell) for cell in line) + " |"
-                     for line in lines)
+    table = "\n".join("| " + " | ".join(cell if cell == "---" else _cell(cell) for cell in line) + " |"
+                      for line in lines)
+    return f"{escape(block.folded)}:\n\n{table}" if block.folded else table

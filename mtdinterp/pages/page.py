@@ -6,6 +6,7 @@ comes from a checkpoint is escaped.
 """
 
 import base64
+import hashlib
 import io
 import json
 from collections.abc import Callable
@@ -42,22 +43,27 @@ from mtdinterp.style import CHANGE, OUTLINE, amounts
 
 LONG_CELL = 28
 """Cells with more letters than this may be broken into lines."""
-ALONE = ("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-         "script-src 'unsafe-inline'; img-src data:\">")
-"""A page that is handed around may not call anybody, whatever somebody puts into it."""
+MOST_TOLD = 2**14
+"""Maps with more cells than this are pictures only: telling every value would make the page several times as large."""
 
 
 def render(document: Document) -> str:
     """A page."""
-    title = escape(document.title)
-    contents = "".join(f'<a href="#s{index}">{escape(section.title)}</a>'
-                       for index, section in enumerate(document.sections) if section.level == 2)
-    body = "".join(_section(section, f' id="s{index}"') for index, section in enumerate(document.sections))
+    title, script = escape(document.title), _file("page.js")
+    names = [escape(section.name or f"s{index}", quote=True) for index, section in enumerate(document.sections)]
+    contents = "".join(f'<a href="#{name}">{escape(section.title)}</a>'
+                       for name, section in zip(names, document.sections, strict=True) if section.level == 2)
+    body = "".join(_section(section, f' id="{name}"')
+                   for name, section in zip(names, document.sections, strict=True))
+    # A page that is handed around may not call anybody, nor run anything but our own script, whatever is put into it.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            f'<meta name="viewport" content="width=device-width,initial-scale=1">{ALONE}'
+            '<meta name="viewport" content="width=device-width,initial-scale=1">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             f"<title>{title}</title><style>{_file('page.css')}</style></head>"
             f'<body class="mtd-page"><h1>{title}</h1><nav>{contents}</nav>{body}'
-            f"<script>{_file('page.js')}</script></body></html>")
+            f"<script>{script}</script></body></html>")
 
 
 def fragment(document: Document) -> str:
@@ -72,7 +78,7 @@ def _file(name: str) -> str:
 
 
 def _section(section: Section, anchor: str = "") -> str:
-    """Charts that follow each other stand side by side where there is room. Only a page has anchors and a script."""
+    """Charts that follow each other stand side by side where there is room. Only a page has anchors, and a script."""
     parts, row = [f"<h{section.level}{anchor}>{escape(section.title)}</h{section.level}>"], []
     for block in section.blocks:
         if isinstance(block, Chart):
@@ -104,6 +110,8 @@ def _block(block: Block, level: int, live: bool) -> str:
     """`level` is that of headings within the section."""
     if isinstance(block, Heading):
         return f"<h{level}>{escape(block.words)}</h{level}>"
+    if isinstance(block, Columns):
+        return _columns(block, level)
     if isinstance(block, Maps):
         return _maps(block, level, live)
     return BLOCKS[type(block)](block)
@@ -114,8 +122,9 @@ def _matrices(block: Matrices) -> str:
     return f'<figure>{_title(block.title)}<div class="row small">{panels}</div></figure>'
 
 
-def _columns(block: Columns) -> str:
-    columns = "".join(f"<div><h4>{escape(title)}</h4>{_lines(lines)}</div>" for title, lines in block.columns)
+def _columns(block: Columns, level: int) -> str:
+    columns = "".join(f"<div><h{level}>{escape(title)}</h{level}>{_lines(lines)}</div>"
+                      for title, lines in block.columns)
     return f'<div class="columns">{columns}</div>'
 
 
@@ -159,6 +168,7 @@ def _cell(words: str) -> str:
 
 
 def _maps(block: Maps, level: int, live: bool) -> str:
+    live = live and all(panel.values.numel() <= MOST_TOLD for panel in block.panels)
     tip = '<div class="tip">Point at a cell for its value.</div>' if live else ""
     figures = "".join(f"<figure><figcaption>{escape(panel.title)}</figcaption>{_map(block, panel, live)}{tip}</figure>"
                       for panel in block.panels)
@@ -171,7 +181,7 @@ def _maps(block: Maps, level: int, live: bool) -> str:
 
 def _map(block: Maps, panel: Map, live: bool) -> str:
     rows, columns = panel.values.shape
-    shares = (panel.values.nan_to_num() / block.most).clamp(-1, 1)
+    shares = (panel.values.nan_to_num() / max(block.most, 1e-9)).clamp(-1, 1)
     label = escape(f"{panel.title}: {block.down} by {block.across}", quote=True)
     height = f"aspect-ratio:{columns}/{rows}" if block.square else f"height:{max(18, 15 * rows)}px"
     picture = (f'<img class="cells" alt="{label}" style="{height}" src="{_data(_png(_colours(block, shares)))}"'
@@ -226,5 +236,5 @@ def _png(colours: Any) -> bytes:
     return buffer.getvalue()
 
 
-BLOCKS: dict[type, Callable[[Any], str]] = {Text: _paragraphs, Table: _table, Matrices: _matrices, Columns: _columns,
-                                            Links: _links, Image: _image}
+BLOCKS: dict[type, Callable[[Any], str]] = {Text: _paragraphs, Table: _table, Matrices: _matrices, Links: _links,
+                                            Image: _image}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.pages.blocks import Bars, Groups, Intervals, Lines, Maps, Matrices, Picture
-from mtdinterp.style import CHANGE, INK, LOOKS, OUTLINE, amounts, styled
+from mtdinterp.style import CHANGE, INK, LOOKS, OUTLINE, amounts, plain, styled
 
 
 def draw(block: Picture, path: Path) -> None:
@@ -21,7 +21,7 @@ def draw(block: Picture, path: Path) -> None:
     else:
         size = 8.0, 4.0 if block.square else 0.9 + sum(0.45 + 0.17 * len(panel.row_names) for panel in block.panels)
     with styled(*size, path) as figure:
-        figure.suptitle(block.title, x=0.01, ha="left", fontsize=10)
+        figure.suptitle(plain(block.title), x=0.01, ha="left", fontsize=10)
         DRAWERS[type(block)](block, figure)
 
 
@@ -34,10 +34,10 @@ def _bars(block: Bars, figure: Any) -> None:
     for place, bar, error in zip(places, block.bars, errors, strict=True):
         axis.annotate(f"{bar.value:.5f}", (bar.value + error, place), (4, 0), textcoords="offset points", va="center",
                       fontsize=8)
-    axis.set_yticks(places, [_plain(bar.words) for bar in block.bars])
+    axis.set_yticks(places, [plain(bar.words) for bar in block.bars])
     axis.margins(x=0.14)
     axis.invert_yaxis()
-    axis.set_xlabel(block.unit)
+    axis.set_xlabel(plain(block.unit))
 
 
 def _groups(block: Groups, figure: Any) -> None:
@@ -46,9 +46,9 @@ def _groups(block: Groups, figure: Any) -> None:
     for number, series in enumerate(block.series):
         places = [group - 0.4 + (number + 0.5) * width for group in range(len(block.categories))]
         colour = LOOKS[series.key].colour
-        axis.bar(places, series.values, 0.9 * width, label=_plain(series.words), edgecolor=colour,
+        axis.bar(places, series.values, 0.9 * width, label=plain(series.words), edgecolor=colour,
                  color="none" if series.key == "truth" else colour)
-    axis.set_xticks(range(len(block.categories)), [_plain(category) for category in block.categories])
+    axis.set_xticks(range(len(block.categories)), [plain(category) for category in block.categories])
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
@@ -59,13 +59,15 @@ def _intervals(block: Intervals, figure: Any) -> None:
         axis.errorbar(reading.value, place, xerr=reach, fmt="o", color=LOOKS["model"].colour, capsize=3)
     for level in block.levels:
         look = LOOKS[level.key]
-        axis.axvline(level.value, color=look.colour, linestyle=look.line, label=f"{level.words} {level.value:.2f}")
+        axis.axvline(level.value, color=look.colour, linestyle=look.line,
+                     label=plain(f"{level.words} {level.value:.2f}"))
     axis.set_yticks(range(len(block.readings)), [
-        f"{reading.words}: {reading.value:.2f}" + (f" ± {reading.stderr:.2f}" if math.isfinite(reading.stderr) else "")
+        plain(f"{reading.words}: {reading.value:.2f}")
+        + (f" ± {reading.stderr:.2f}" if math.isfinite(reading.stderr) else "")
         for reading in block.readings])
     axis.set_ylim(len(block.readings) - 0.5, -0.5)
     axis.set_xlim(left=min(0.0, axis.get_xlim()[0]))
-    axis.set_xlabel(block.unit)
+    axis.set_xlabel(plain(block.unit))
     if block.levels:
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -75,16 +77,16 @@ def _lines(block: Lines, figure: Any) -> None:
     for line in block.lines:
         look = LOOKS[line.key]
         axis.plot(*zip(*line.points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker,
-                  markersize=3, label=line.words)
+                  markersize=3, label=plain(line.words))
     for level in block.levels:
         look = LOOKS[level.key]
-        axis.axhline(level.value, color=look.colour, linestyle=look.line, label=level.words)
+        axis.axhline(level.value, color=look.colour, linestyle=look.line, label=plain(level.words))
     for moment, words in block.moments:
-        axis.axvline(moment, color=INK, linestyle=(0, (1, 2)), linewidth=0.8, label=f"{words} ({moment:g})")
+        axis.axvline(moment, color=INK, linestyle=(0, (1, 2)), linewidth=0.8, label=plain(f"{words} ({moment:g})"))
     if block.logarithmic:
         axis.set_yscale("log")
-    axis.set_xlabel(block.x_name)
-    axis.set_ylabel(block.y_name)
+    axis.set_xlabel(plain(block.x_name))
+    axis.set_ylabel(plain(block.y_name))
     if len(block.lines) + len(block.levels) + len(block.moments) > 1:
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -93,7 +95,7 @@ def _matrices(block: Matrices, figure: Any) -> None:
     for axis, panel in zip(figure.subplots(1, len(block.panels), squeeze=False)[0], block.panels, strict=True):
         size = len(panel.values)
         axis.imshow(panel.values.numpy(), cmap=amounts(), vmin=0, vmax=block.most)
-        axis.set_title(f"{panel.title}\n{panel.subtitle}", loc="left", fontsize=9)
+        axis.set_title(plain(f"{panel.title}\n{panel.subtitle}"), loc="left", fontsize=9)
         axis.set_xticks(range(size))
         axis.set_yticks(range(size))
         axis.tick_params(length=0)
@@ -121,20 +123,15 @@ def _maps(block: Maps, figure: Any) -> None:
         for outline in panel.outlines:
             across, down = zip(*(*outline, outline[0]), strict=True)
             axis.plot([left + x for x in across], [top + y for y in down], color=OUTLINE, linewidth=1)
-        axis.set_title(panel.title, loc="left")
+        axis.set_title(plain(panel.title), loc="left")
         if panel.row_names:
-            axis.set_yticks(range(rows), panel.row_names, fontsize=7)
+            axis.set_yticks(range(rows), map(plain, panel.row_names), fontsize=7)
             axis.tick_params(axis="y", length=0)
         else:
-            axis.set_ylabel(block.down)
+            axis.set_ylabel(plain(block.down))
     for axis in axes if block.square else axes[-1:]:
-        axis.set_xlabel(block.across)
+        axis.set_xlabel(plain(block.across))
     figure.colorbar(image, ax=list(axes), fraction=0.03, pad=0.01)
-
-
-def _plain(words: str) -> str:
-    """Words in which a dollar sign is one: matplotlib would read a formula, and names may hold anything."""
-    return words.replace("$", r"\$")
 
 
 DRAWERS: dict[type, Any] = {Bars: _bars, Groups: _groups, Intervals: _intervals, Lines: _lines, Matrices: _matrices,

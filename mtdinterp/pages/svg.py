@@ -39,13 +39,15 @@ def bars(block: Bars) -> str:
 
 def groups(block: Groups) -> str:
     """Standing bars with a legend above; they hang where a value is below zero."""
+    if not block.series or not block.categories:
+        return ""
     places = _legend_places([series.words for series in block.series])
     left, bottom, top = 34, 22, places[-1][1] + 8
     height = 200 + top
     group_width = (WIDTH - left) / len(block.categories)
     bar_width = 0.8 * group_width / len(block.series)
     given = [value for series in block.series for value in series.values if math.isfinite(value)]
-    low, high = min(0.0, *given), max(1e-9, *given)
+    low, high = min([0.0, *given]), max([1e-9, *given])
 
     def y_of(value: float) -> float:
         return height - bottom - (height - bottom - top) * (value - low) / (high - low)
@@ -102,7 +104,7 @@ def intervals(block: Intervals) -> str:
     for value in ticks(low, high):
         parts.append(f'<path d="M{x_of(value):.1f} {top}V{bottom}" stroke="{FAINT}"/>')
         parts.append(_text(x_of(value), bottom + 15, f"{value:g}", "middle", 11))
-    for index, level in enumerate(block.levels):
+    for index, level in enumerate(level for level in block.levels if math.isfinite(level.value)):
         look, x = LOOKS[level.key], x_of(level.value)
         parts.append(_mark(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{look.colour}" stroke-width="1.5" '
                            f'stroke-dasharray="{DASHES[look.line]}"', f"{level.words}: {level.value:.2f}"))
@@ -129,8 +131,8 @@ def lines(block: Lines) -> str:
     moments = [moment for moment in block.moments if min(ends) <= moment[0] <= max(ends)]
     top = 20 + 14 * len(moments) + (16 if len(block.lines) > 1 else 0)
     scale = math.log10 if block.logarithmic else float
-    levels = [level for level in block.levels if level.value > 0 or not block.logarithmic]
-    points = [point for line in block.lines for point in line.points if point[1] > 0 or not block.logarithmic]
+    levels = [level for level in block.levels if _shown(level.value, block.logarithmic)]
+    points = [point for line in block.lines for point in line.points if _shown(point[1], block.logarithmic)]
     if not points:
         return ""
     xs = [x for x, _ in points]
@@ -172,7 +174,7 @@ def lines(block: Lines) -> str:
             x, y = left + 150 * index, top - 10
             parts.append(f'<path d="M{x} {y}h22" stroke="{look.colour}" stroke-width="2" '
                          f'stroke-dasharray="{DASHES[look.line]}"/>' + _text(x + 28, y + 4, line.words, size=11))
-        shown = [(x, y, *place(x, y)) for x, y in line.points if y > 0 or not block.logarithmic]
+        shown = [(x, y, *place(x, y)) for x, y in line.points if _shown(y, block.logarithmic)]
         path = " ".join(f"{px:.1f},{py:.1f}" for _, _, px, py in shown)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{look.colour}" stroke-width="2" '
                      f'stroke-dasharray="{DASHES[look.line]}"/>')
@@ -227,6 +229,10 @@ def _level(level: Level, y: float, left: float, right: float, below: bool) -> li
             f'stroke-dasharray="{DASHES[look.line]}"')
     return [_mark(line, f"{level.words}: {level.value:.5g}"),
             _text(right - 4, y + (13 if below else -4), level.words, "end", 11, halo=True)]
+
+
+def _shown(value: float, logarithmic: bool) -> bool:
+    return math.isfinite(value) and (value > 0 or not logarithmic)
 
 
 def _interval(value: float, stderr: float) -> tuple[float, float]:

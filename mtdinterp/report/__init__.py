@@ -1,6 +1,6 @@
 """Interpretability reports: what is known of a checkpoint, what it means, and a page or Markdown that says so."""
 
-from mtdinterp.report.collect import Findings, collect
+from mtdinterp.report.findings import Findings, collect
 from mtdinterp.report.verdict import Verdict, judge
 from mtdinterp.report.write import write_report
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from mtdinterp.fitting import WORDS
 from mtdinterp.interventions import Interchange
-from mtdinterp.report.collect import Findings
+from mtdinterp.readout import CLEAR_R2, RECOVERED
+from mtdinterp.report.findings import Findings
 from probes.compare_attention import NEAR, NEARER
-from probes.identify_algorithm import EXPLAINED
 
 CLOSE, RESEMBLES = 0.9, 0.6
 """Share of what a model does beyond uniform weights that an estimator must explain to be named, and to be named with a
@@ -18,8 +18,6 @@ NEAR_OPTIMUM = 0.1
 """β within this share of the optimum counts as the optimum."""
 NEAR_BAYES = 0.8
 """Of the way from uniform weights to the Bayes optimum, in KL to the truth."""
-RECOVERED = 0.5
-"""A recovered matrix has at most this share of the control's row KL."""
 USES, BEYOND_CONTROLS = 0.9, 0.2
 """R² of an interchange from which on a site counts as the variable, and by how much it must beat its controls."""
 SPARED = 0.1
@@ -125,7 +123,7 @@ def _interchange_claim(variable: str, found: Interchange) -> Claim:
 def _beta_claim(
     claim: str, evidence: str, value: float, stderr: float, r2: float, optimal: float, applies: bool
 ) -> Claim:
-    near = abs(value - optimal) <= NEAR_OPTIMUM * abs(optimal) and r2 >= EXPLAINED
+    near = abs(value - optimal) <= NEAR_OPTIMUM * abs(optimal) and r2 >= CLEAR_R2
     return Claim(claim, evidence, f"{_number(value)} ± {_number(stderr)} (R² {_number(r2)})",
                  f"optimum {_number(optimal)}", near if applies and math.isfinite(optimal) else None)
 
@@ -141,8 +139,8 @@ def _share(value: float) -> str:
 RULES = (
     f"A claim holds if: an estimator explains {CLOSE:.0%} of what the model does beyond uniform weights; "
     f"{RESEMBLES:.0%} of it is explained at all; {NEAR_BAYES:.0%} of the way to the optimum is done; R² of the gain is "
-    f"{EXPLAINED:g} or more; row KL is below {RECOVERED:g} of the control; β is within {NEAR_OPTIMUM:.0%} of the "
-    f"optimum with R² {EXPLAINED:g} or more; total variation is below {NEAR:g} and {NEARER:g} of uniform "
+    f"{CLEAR_R2:g} or more; row KL is below {RECOVERED:g} of the control; β is within {NEAR_OPTIMUM:.0%} of the "
+    f"optimum with R² {CLEAR_R2:g} or more; total variation is below {NEAR:g} and {NEARER:g} of uniform "
     f"attention's; R² of an interchange is {USES:g} or more and {BEYOND_CONTROLS:g} above every control; a transplant "
     f"costs at most {SPARED:.0%} or two standard errors; {USES:.0%} of the movement is explained; at most {FEW:.0%} of "
     "the edges are needed.",

@@ -6,8 +6,8 @@ from mtdinterp.checkpoints.save import versions
 from mtdinterp.fitting import WORDS
 from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, Table, Text
 from mtdinterp.report.claims import RULES
-from mtdinterp.report.collect import Findings
 from mtdinterp.report.definitions import DEFINITIONS
+from mtdinterp.report.findings import Findings
 from mtdinterp.report.sections import SECTIONS
 from mtdinterp.report.verdict import Verdict
 
@@ -73,7 +73,7 @@ def _origin(findings: Sequence[Findings], command: str) -> tuple[Block, ...]:
                      _listed(config.get("versions"))))
         if isinstance(recipe := config.get("recipe"), dict):
             recipes.append(f"{entry.name} was trained by the {recipe.get('name')} recipe, {recipe.get('steps')} steps.")
-    return (Text((command,), "code"), *((Text(tuple(recipes), "soft"),) if recipes else ()),
+    return (*((Text((command,), "code"),) if command else ()), *((Text(tuple(recipes), "soft"),) if recipes else ()),
             Table(("model", "weights (sha256, begins)", "its seeds", "the report's seed", "made with"), tuple(rows)),
             Text((f"This report was made with {_listed(versions())}.",), "soft"))
 

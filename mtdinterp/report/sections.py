@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from mtdinterp.fitting import WORDS
 from mtdinterp.pages.blocks import (
     Bar,
@@ -21,7 +23,7 @@ from mtdinterp.pages.blocks import (
     Table,
     Text,
 )
-from mtdinterp.report.collect import Findings
+from mtdinterp.report.findings import Findings
 from probes import Development
 from probes.decode_latents import QUANTITIES
 from probes.identify_algorithm import PRICE
@@ -96,11 +98,9 @@ def learning_rate(entry: Findings) -> list[Block]:
                                        Level("one_step_theory", "first-order theory", beta.theory))
                    if math.isfinite(level.value))
     blocks: list[Block] = [Intervals("β at each level (± standard error, bars 95%)", tuple(readings), levels, "β")]
-    weak = [reading.words for reading, r2 in zip(reversed(readings), (beta.output_r2, beta.attention_r2), strict=False)
-            if r2 < 0.5]
-    if weak:
-        blocks.append(Text((f"By {' and '.join(weak)} the evidence is weak: this model may not do one step of mirror "
-                            "descent at all.",), "soft"))
+    if beta.unclear:
+        blocks.append(Text((f"By {' and '.join(beta.unclear)} the evidence is weak: this model may not do one step of "
+                            "mirror descent at all.",), "soft"))
     if beta.two_step is not None:
         fit = beta.two_step
         blocks.append(Table(
@@ -165,10 +165,9 @@ def sweep(entry: Findings) -> list[Block]:
         return [Text(("The two runs predict the same: there is nothing to restore.",))]
     recovered = (found.values - found.corrupted) / way
     panels = []
-    for layer, values in enumerate(recovered):
-        present = [part for part in range(len(found.parts)) if not values[:, part].isnan().all()]
-        names = tuple(found.parts[part] for part in present)
-        panels.append(Map(f"before layer {layer + 1}", values[:, present].T, names))
+    for layer in range(len(found.values)):
+        effects = found.effects(layer)
+        panels.append(Map(f"before layer {layer + 1}", torch.stack([*effects.values()]) / way, tuple(effects)))
     strongest = tuple((str(layer + 1), str(position), found.parts[part],
                        f"{recovered[layer, position, part].item():+.1%}")
                       for layer, position, part in found.strongest(6))

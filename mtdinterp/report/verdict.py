@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass, replace
 
-from mtdinterp.fitting import WORDS
+from mtdinterp.fitting import EXPLAINED, WORDS
 from mtdinterp.metrics import Estimate
-from mtdinterp.report.claims import AS_UNIFORM, CLOSE, RECOVERED, RESEMBLES, Claim, beyond_uniform, claims_of
-from mtdinterp.report.collect import Findings
+from mtdinterp.readout import CLEAR_R2, RECOVERED
+from mtdinterp.report.claims import AS_UNIFORM, CLOSE, RESEMBLES, Claim, beyond_uniform, claims_of
+from mtdinterp.report.findings import Findings
 from probes import BetaRecovery
-from probes.identify_algorithm import EXPLAINED
 
 EXACT = 2e-3
 """β is called exact within this share of the optimum, at both levels."""
@@ -112,7 +112,7 @@ def _answer(findings: Findings) -> tuple[str, ...]:
     if found.best == "uniform":
         sentences.append("It infers nothing in context: this is where training stalls.")
     else:
-        own = found.best.startswith("one_step") and min(beta.attention_r2, beta.output_r2) >= EXPLAINED
+        own = found.best.startswith("one_step") and min(beta.attention_r2, beta.output_r2) >= CLEAR_R2
         sentences.append(("Its β is" if own else "Read as one step of mirror descent, its β is")
                          + f" {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and {beta.output:.2f} ± "
                          f"{beta.output_stderr:.2f} by output; the optimum for this task and length is "

@@ -8,8 +8,8 @@ from typing import Any
 from mtdinterp.checkpoints.save import versions
 from mtdinterp.pages.markdown import write_markdown
 from mtdinterp.pages.page import render
-from mtdinterp.report.collect import Findings, told_apart
 from mtdinterp.report.document import compose
+from mtdinterp.report.findings import Findings, told_apart
 from mtdinterp.report.verdict import judge
 from mtdinterp.results import to_plain
 

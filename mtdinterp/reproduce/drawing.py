@@ -11,12 +11,12 @@ NAMES = {
     **WORDS,
     "model": "trained, disentangled",
     "standard": "trained, standard",
-    "construction": "three-layer construction",
+    "construction": "one-step construction",
     "one_step": "one-step mirror descent",
     **{f"mirror_descent_{steps}": f"{steps}-step mirror descent" for steps in (2, 3, 4, 5)},
     "one_step_theory": "one-step at η = 1/(m+1)",
-    "exact_bayes": "exact Bayes",
-    "two_step_construction": "five-layer construction",
+    "exact_bayes": "exact posterior mean",
+    "two_step_construction": "two-step construction",
 }
 """What legends call the methods."""
 ASIDE = {"model": 0.955, "standard": 1.045}

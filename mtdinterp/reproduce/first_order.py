@@ -98,5 +98,5 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int]) -> None:
         axis.set_title(f"m = {order}")
         axis.set_xlabel("norm of the centred gradient")
         grid(axis)
-    axes[0].set_ylabel("distance of weights,\nmirror descent to exact Bayes")
+    axes[0].set_ylabel("distance of weights,\nmirror descent to the exact posterior mean")
     legend_below(figure, axes, 4)

@@ -98,8 +98,8 @@ def _sentences(numbers: dict[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
         f"{numbers['construction_largest_difference']:.0e} of it at every length, as it must.")
     short, long = numbers["one_step_over_bayes_shortest"], numbers["one_step_over_bayes_longest"]
     sentences.append(
-        f"One step over exact Bayes is {_listed(short, 3)}, and {_listed(long, 2)} at the longest lengths at which the "
-        "posterior mean was computed.")
+        f"One step over the exact posterior mean is {_listed(short, 3)}, and {_listed(long, 2)} at the longest lengths "
+        "at which that was computed.")
     fewer = {(row["order"], row["length"]): row["sequences"] for row in rows if row["method"] == "exact_bayes"
              and row["sequences"] < max(other["sequences"] for other in rows
                                         if (other["order"], other["length"]) == (row["order"], row["length"]))}

@@ -29,7 +29,7 @@ def _section(found: Reproduction, folder: Path) -> Section:
     table = (Table(header, rows, folded="The numbers"),) if len(rows) <= MOST_ROWS else ()
     return Section(found.title, (
         Image(found.title, (folder / (found.name + PICTURES[0])).read_bytes()),
-        Columns((("The paper", (found.claim,)), ("Measured here", found.measured))), files, *table))
+        Columns((("The paper", (found.claim,)), ("Measured here", found.measured))), files, *table), name=found.name)
 
 
 def _cell(value: Any) -> str:

@@ -29,7 +29,7 @@ from mtdinterp.task import MTDTask, Sample
 
 BAYES_SEQUENCES = {(4, 256): 1024, (4, 512): 512, (5, 64): 2048, (5, 128): 512, (5, 256): 160, (5, 512): 0}
 """By order and length, how many sequences the exact posterior mean is computed on where all would take minutes."""
-BAYES_TOLERANCE = 1e-4
+FIGURE_TOLERANCE = 1e-4
 """Of its weights: KL is of second order in them, so this is invisible in it."""
 
 
@@ -115,6 +115,6 @@ def usual_scores(task: MTDTask, data: Sample, steps: tuple[int, ...] = (1,)) -> 
     some = min(BAYES_SEQUENCES.get((task.order, length), len(data.tokens)), len(data.tokens))
     if some:
         weights = exact_posterior_mean(task.transition, data.tokens[:some], task.order, task.concentration,
-                                       BAYES_TOLERANCE)
+                                       FIGURE_TOLERANCE)
         values["exact_bayes"] = weights_kl(evidence, data, weights)
     return values

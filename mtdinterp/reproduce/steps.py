@@ -1,4 +1,4 @@
-"""Five layers against several steps of mirror descent, and the explicit five-layer construction: Figure 5."""
+"""Five layers against several steps of mirror descent, and the explicit two-step construction: Figure 5."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -59,7 +59,7 @@ def five_layers(context: Context, lengths: Sequence[int] = LENGTHS, steps: Seque
 
 
 def _construction(context: Context, task: MTDTask, length: int) -> LensTransformer:
-    """The five-layer construction with constants fitted to the truth, on other sequences than those that are scored."""
+    """The two-step construction with constants fitted to the truth, on other sequences than those that are scored."""
     data = task.sample(context.count(tuning_sequences(length)), length, seed=0)
     constants = fit_two_step(Evidence(task, data.tokens), data.next_probs, tuned_rate(task, length, steps=2).beta)
     return two_step(task.transition, task.order, length, *constants)
@@ -92,14 +92,15 @@ def _sentences(rows: Sequence[Row], seeds: Sequence[Row]) -> tuple[str, ...]:
                          f"{row['over_two_step_spread']:.3f} times the KL of tuned two-step mirror descent ({count}): "
                          f"{(one - row['kl']) / (one - two):.0%} of the way from one step to two.")
     built = [row for row in rows if row["method"] == "two_step_construction"]
-    sentences.append("The explicit five-layer construction, left open in the paper, has "
+    sentences.append("The explicit two-step construction, left open in the paper, has "
                      + ", ".join(f"{row['over_two_step']:.3f} ± {row['over_two_step_stderr']:.3f} (T = {row['length']})"
                                  for row in built)
                      + " times the KL of two steps; its four constants are tuned against the truth.")
     longest = max(row["length"] for row in rows)
     further = [f"{row['kl'] / _kl(rows, 'exact_bayes', longest):.3f}" for row in rows if row["length"] == longest
                and row["method"] in ("one_step", *(f"mirror_descent_{count}" for count in STEPS))]
-    sentences.append(f"At T = {longest} the KL of 1, 2, … steps is {', '.join(further)} times that of exact Bayes.")
+    sentences.append(f"At T = {longest} the KL of 1, 2, … steps is {', '.join(further)} times that of the exact "
+                     "posterior mean.")
     return tuple(sentences)
 
 

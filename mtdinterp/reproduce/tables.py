@@ -7,7 +7,7 @@ from mtdinterp.construction import one_step
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
 from mtdinterp.models import LensTransformer
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
-from mtdinterp.reproduce.scores import BAYES_TOLERANCE, TUNING_BETAS, tuned_rate
+from mtdinterp.reproduce.scores import FIGURE_TOLERANCE, TUNING_BETAS, tuned_rate
 from mtdinterp.style import FAINT, INK, LOOKS
 from mtdinterp.training.recipes import PAPER, Recipe, fast
 from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, zoo_task
@@ -127,7 +127,7 @@ def _parameter_rows() -> list[dict[str, str]]:
          f"β {TUNING_BETAS[0]:g} to {TUNING_BETAS[-1]:g}, then golden section"),
         ("mirror descent", "tuned against", "truth (text), Bayes (appendix)", "truth"),
         ("construction", "δ", "100", "100"),
-        ("Bayes", "posterior mean", "Gibbs, 200 + 2000 samples", f"quadrature, weights to {BAYES_TOLERANCE:g}"),
+        ("Bayes", "posterior mean", "Gibbs, 200 + 2000 samples", f"quadrature, weights to {FIGURE_TOLERANCE:g}"),
         ("trained", "layers", "3 and 5", " and ".join(map(str, sorted({entry.layers for entry in trained})))),
         ("trained", "heads", "1", "1"),
         ("disentangled", "value table's width", "m", "m"),

@@ -129,8 +129,6 @@ def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) ->
     fifth.R_A[0, :-1, model.stream["L4.L1.lag"]] = sign * TIE * here[:-1]
 
 
-
-
 def spread_code(length: int, width: int) -> Tensor:
     """A random row for every offset o, of length √width·o^-DECAY, orthogonal to its neighbours as far as that goes.
 

@@ -1,6 +1,7 @@
 """One document, three ways to show it: whatever a block is, all of them have its words, and none trusts them."""
 
 import base64
+import hashlib
 import io
 import re
 from dataclasses import replace
@@ -37,7 +38,7 @@ from mtdinterp.pages.blocks import (
 from mtdinterp.pages.markdown import write_markdown
 from mtdinterp.pages.page import fragment, render
 
-NASTY = '<b onload="x">&`|$_'
+NASTY = '<b onload="x">&`|_$\\x$'
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 TEXTS = tuple(Text((f"{kind} words", NASTY), kind) for kind in ("plain", "soft", "answer", "misfit", "list", "code"))
 CHARTS = (
@@ -83,9 +84,49 @@ def test_markdown_has_every_word_and_a_file_a_picture(tmp_path):
     assert "[numbers](some%20file.csv)" in text
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("block", [
+    Groups("no series", ("a",), ()), Groups("no categories", (), (Series("model", "model", ()),)),
+    Groups("no numbers", ("a",), (Series("model", "model", (NAN,)),)),
+    Lines("no numbers", (Line("model", "model", ((0.0, NAN), (1.0, float("inf")), (2.0, 1.0))),), "x", "y",
+          levels=(Level("one_step", "level", float("inf")),)),
+    Intervals("no numbers", (Reading("reading", NAN, NAN, ""),), (Level("one_step", "level", NAN),), "unit"),
+    Maps("nothing there", (Map("all the same", torch.zeros(2, 2)),), 0.0, "query", "key"),
+    Maps("not a number", (Map("one cell", torch.tensor([[NAN]])),), 1.0, "query", "key"),
+])
+def test_what_cannot_be_drawn_is_left_out(block):
+    html = render(Document("d", (Section("s", (block,)),)))
+    assert not re.search(r'="[^"]*\bnan\b', html)
+
+
+def test_a_large_map_is_a_picture_only():
+    large = Maps("large", (Map("map", torch.rand(200, 200)),), 1.0, "query", "key")
+    html = render(Document("d", (Section("s", (large,)),)))
+    assert 'class="cells"' in html
+    assert "data-cells" not in html.split("<script>")[0]
+    assert "Point at a cell" not in html
+
+
+def test_a_section_with_a_name_is_linked_by_it():
+    html = render(Document("d", (Section("s", (), name="kl-lengths"),)))
+    assert '<a href="#kl-lengths">' in html
+    assert 'id="kl-lengths"' in html
+
+
+def test_numbers_in_markdown_tables_can_be_copied(tmp_path):
+    write_markdown(Document("d", (Section("s", (Table(("a",), (("-0.5",),)),)),)), tmp_path / "d.md")
+    assert "| -0.5 |" in (tmp_path / "d.md").read_text()
+
+
 def test_a_page_may_not_call_anybody_and_has_its_parts_to_jump_to():
     page = render(DOCUMENT)
     assert "default-src 'none'" in page
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)
+    assert script
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
     assert '<a href="#s0">first section</a>' in page
     assert 'id="s0"' in page
     assert '<a href="#s1">' not in page  # a contents of sections, not of what is in them
@@ -100,8 +141,8 @@ def test_a_fragment_runs_nothing_and_styles_only_itself():
     outside = re.sub(r"/\*.*?\*/", "", style[1], flags=re.DOTALL)
     while "{" in (inner := re.sub(r"\{[^{}]*\}", "", outside)):
         outside = inner
-    assert set(re.findall(r"^\s*([^\s{][^{]*?)\s*(?:\{|$)", inner, re.MULTILINE)) <= {".mtd-page", "body.mtd-page",
-                                                                                       "@media print"}
+    assert set(re.findall(r"^\s*([^\s{][^{]*?)\s*(?:\{|$)", inner, re.MULTILINE)) <= {
+        ".mtd-page.mtd-page.mtd-page", "body.mtd-page.mtd-page", "@media print"}
 
 
 def colours(document: Document, number: int) -> np.ndarray:

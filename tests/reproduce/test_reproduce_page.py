@@ -37,6 +37,7 @@ def test_pictures_are_in_it_and_links_lead_to_files_of_its_folder(found, folder,
     assert files == ["dimensions.png", "dimensions.pdf", "dimensions.csv"]
     assert all((folder / file).is_file() for file in files)
     assert all(f'id="{link[1:]}"' in html for link in links if link.startswith("#"))
+    assert "#dimensions" in links
     assert re.findall(r'src="([^"]{20})', html) == ["data:image/png;base6"]
     assert not re.search(r"https?://|@import|url\(|<script src", html)
 
@@ -52,7 +53,7 @@ def test_everything_is_escaped(found, folder):
 
 def test_claims_stand_next_to_measurements_and_numbers_are_on_the_page(found, page):
     html = page(found)
-    assert html.index("The paper</h4>") < html.index("Measured here</h4>") < html.index("<details>")
+    assert html.index("The paper</h3>") < html.index("Measured here</h3>") < html.index("<details>")
     assert html.count("<tr>") == 1 + len(found.table)
 
 

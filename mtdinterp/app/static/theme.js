@@ -31,7 +31,7 @@ export function barColours() {
     exact_bayes: readable(looks.exact_bayes),
     one_step: readable(looks.one_step),
     construction: readable(looks.construction),
-    before: readable("#9ca3af"),
+    before: readable(looks.before),
     after: readable(looks.model),
   };
 }

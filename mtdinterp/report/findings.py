@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 import probes
+from mtdinterp.checkpoint_files import short_name
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.fitting import FAMILIES, Evidence
@@ -32,7 +31,7 @@ from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import attention, predictions
 from mtdinterp.task import Sample
 from mtdinterp.training.evaluation import held_out_data
-from probes.compare_attention import construction_with, counterpart
+from probes.compare_attention import construction_of, counterpart
 
 MAP_POSITIONS = 64
 """Attention maps show at most this many of the last positions."""
@@ -85,19 +84,13 @@ class Findings:
     weights_hash: str
 
 
-@torch_on_one_thread()
 def told_apart(findings: Sequence[Findings]) -> list[Findings]:
-    """With names that differ where the checkpoints do: as much of the path's end as it takes."""
+    """With names that differ where the checkpoints do."""
     paths = [entry.checkpoint.path for entry in findings]
-
-    def name(path: Path) -> str:
-        ends = ({other.parts[-depth:] for other in paths if other != path} for depth in count(1))
-        depth = next(depth for depth, taken in enumerate(ends, 1) if path.parts[-depth:] not in taken)
-        return "/".join(path.parts[-depth:])
-
-    return [replace(entry, name=name(path)) for entry, path in zip(findings, paths, strict=True)]
+    return [replace(entry, name=short_name(entry.checkpoint.path, paths)) for entry in findings]
 
 
+@torch_on_one_thread()
 def collect(checkpoint: Checkpoint, seed: int = 0, stage: Callable[[str], None] = lambda name: None) -> Findings:
     """Measure everything; `stage` is told what comes next.
 
@@ -181,7 +174,7 @@ def _maps(
     """Attention of every layer on one sequence, the model's and the construction's, over the last positions."""
     model, task = checkpoint.model, checkpoint.task
     tokens = task.sample(1, model.config.length, seed=[21, seed]).tokens
-    reference = construction_with(task, tokens.shape[1], compared.constants)
+    reference = construction_of(task, tokens.shape[1], compared.constants)
     layers = range(len(model.blocks))
     own = attention(model, tokens, patterns=layers, last_only=False).patterns
     ideal = attention(reference, tokens, patterns=range(len(reference.blocks)), last_only=False).patterns
