@@ -35,7 +35,7 @@ def check_new(target: Path, advice: str = "") -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Refuse a place where writing a checkpoint would destroy something that is not one."""
+    """Refuse a place where writing a checkpoint would destroy a run, or something that is no checkpoint."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not target.is_dir():
@@ -44,6 +44,8 @@ def check_replaceable(target: Path) -> None:
     foreign = sorted(names - FILES)
     if foreign:
         raise CheckpointError(f"{target}: expected a new or empty directory, or a checkpoint; it holds {foreign[0]}")
+    if TRAINING in names:
+        raise CheckpointError(f"{target}: it holds a run that can be resumed ({TRAINING}); choose another directory")
     read_config(target)
 
 

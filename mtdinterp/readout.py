@@ -105,9 +105,9 @@ def attention(
         _, cache = model.run_with_cache(tokens, last_only=last_only, names_filter=[*wanted.values(), *scored.values()])
     logs = {}
     for layer, name in scored.items():
-        by_head = cache[name][:, :, -1].double().log_softmax(-1).flip(-1)
+        by_head = cache[name][:, :, -1].cpu().double().log_softmax(-1).flip(-1)
         logs[layer] = by_head.logsumexp(1) - math.log(by_head.shape[1])
-    return Attention({layer: cache[name] for layer, name in wanted.items()}, logs)
+    return Attention({layer: cache[name].cpu() for layer, name in wanted.items()}, logs)
 
 
 def some_to_read(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "some pos"]:
@@ -134,7 +134,7 @@ def predictions(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> Flo
     """What the model predicts after the last position, unclipped, some sequences at a time."""
     at_once = max(1, min(512, 2 * READ_CELLS // tokens.shape[1] ** 2))
     with torch.no_grad():
-        outputs = torch.cat([model(part, last_only=True) for part in tokens.split(at_once)]).double()
+        outputs = torch.cat([model(part, last_only=True).cpu() for part in tokens.split(at_once)]).double()
     return model.to_probabilities(outputs)
 
 
@@ -142,9 +142,8 @@ def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
     """Layer 1's content score of every pair of tokens: W_A itself in a disentangled model, its QK circuit otherwise."""
     attn = cast(Any, model.blocks[0]).attn
     with torch.no_grad():
-        embedded = model.W_E.double()
-        queries, keys = embedded @ attn.W_Q.double(), embedded @ attn.W_K.double()
-        return attn.score_scale * queries @ keys.mT
+        embedded, to_query, to_key = (weights.cpu().double() for weights in (model.W_E, attn.W_Q, attn.W_K))
+        return attn.score_scale * (embedded @ to_query) @ (embedded @ to_key).mT
 
 
 def gauge_fixed(

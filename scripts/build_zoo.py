@@ -12,7 +12,7 @@ from mtdinterp import save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.commands.train import describe_evaluation
 from mtdinterp.training.run import Run
-from mtdinterp.training.zoo import ENTRIES, Entry, entry_run, train_to_end
+from mtdinterp.training.zoo import ENTRIES, Entry, entry_run
 
 RUNS = Path("out") / "zoo"
 
@@ -39,7 +39,7 @@ def build(entry: Entry) -> None:
     began = time.perf_counter()
     with entry_run(entry, RUNS / entry.name) as run:
         print(f"{entry.name}: from step {run.trainer.step}", file=sys.stderr, flush=True)
-        train_to_end(run)
+        run.train()
         _export(run, entry)
     print(f"{entry.name}: {describe_evaluation(run.trainer.history[-1])}, {time.perf_counter() - began:.0f} s",
           file=sys.stderr, flush=True)

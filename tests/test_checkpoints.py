@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.construction import one_step, one_step_standard, two_step
@@ -42,6 +43,14 @@ def test_another_digit_in_the_configuration_is_noticed(saved):
         load_checkpoint(saved)
 
 
+def test_checksums_that_are_none_are_damage(saved):
+    tensors = load_file(saved / "model.safetensors")
+    for text in ("", "{", "[1]", "7"):
+        save_file(tensors, saved / "model.safetensors", metadata={"checksums": text})
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
+            load_checkpoint(saved)
+
+
 @pytest.fixture
 def saved(tmp_path):
     return save_checkpoint(tmp_path / "model", MODELS["one_step"](), TASK)
@@ -53,6 +62,7 @@ def test_a_round_trip_gives_the_same_model_and_task(name, tmp_path):
     history = [{"step": 0, "kl": 0.5}, {"step": 10, "kl": 0.25}]
     save_checkpoint(tmp_path / "c", model, TASK, seeds={"task": 0}, history=history)
     loaded = load_checkpoint(tmp_path / "c")
+    assert "step 10: KL 0.25" in repr(loaded)
     tokens = TASK.sample(5, 12, seed=1).tokens
     assert torch.equal(loaded.model(tokens), model(tokens))
     assert loaded.model.config == model.config

@@ -13,6 +13,7 @@ from mtdinterp.metrics import score
 from mtdinterp.readout import predictions, read, some_to_read
 from mtdinterp.training import Recipe
 from mtdinterp.training.evaluation import held_out_data
+from mtdinterp.training.zoo import ENTRIES
 
 
 @pytest.mark.parametrize("name", zoo_names())
@@ -40,6 +41,12 @@ def test_a_name_says_what_the_model_is(name):
     assert ("L5" in parts) == (checkpoint.model.config.n_layers == 5)
     assert ("paper" in parts) == (checkpoint.config["recipe"]["name"].startswith("paper"))
     assert {entry.name for entry in (ZOO / name).iterdir()} == {"config.json", "model.safetensors", "history.jsonl"}
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_a_model_is_made_as_the_script_would_make_it(name):
+    entry = next(entry for entry in ENTRIES if entry.name == name)
+    assert entry.made(load_checkpoint(name).config)
 
 
 def test_the_zoo_is_light():

@@ -40,7 +40,9 @@ class Checkpoint:
         model = self.model.config
         what = f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = {model.length}"
         last = self.history[-1] if self.history else None
-        found = f"; step {last['step']}: KL {last['kl']:.5f}, {last['branch']}" if last else ""
+        found = f"; step {last['step']}" if last else ""
+        found += f": KL {last['kl']:.5f}" if last and isinstance(last.get("kl"), int | float) else ""
+        found += f", {last['branch']}" if last and last.get("branch") else ""
         return f"Checkpoint({self.path.name}: {what}{found})"
 
 
@@ -123,9 +125,13 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         raise CheckpointError(f"{path}: missing") from error
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
-    # Other writers leave no checksums, and that is fine.
     actual = [tensors_digest(tensors), config_digest(config)]
-    wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
+    try:  # other writers leave no checksums, and that is fine
+        wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
+        if not isinstance(wanted, list) or len(wanted) != len(actual):
+            raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
     if wanted[0] != actual[0]:
         raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

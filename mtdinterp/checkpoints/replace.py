@@ -1,5 +1,6 @@
 """Files and directories that appear complete or not at all."""
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mtdinterp.checkpoint_files import UNFINISHED
+from mtdinterp.checkpoint_files import UNFINISHED, CheckpointError
 
 
 @contextmanager
@@ -35,6 +36,20 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Nobody else may write to the directory meanwhile; the lock ends with the process, however that ends."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"{directory}: a run is writing there") from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def move_into_place(staging: Path, target: Path) -> None:
     """Make a filled directory the target, in place of what is there."""
     if not target.exists() or not any(target.iterdir()):
@@ -42,15 +57,16 @@ def move_into_place(staging: Path, target: Path) -> None:
         return
     # A full directory cannot be replaced in one call: step aside, move in, and back if that fails. The old one is
     # removed only when the new one is in its place.
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    target.rename(aside / "old")
-    try:
-        staging.rename(target)
-    except BaseException:
-        (aside / "old").rename(target)
-        aside.rmdir()
-        raise
-    shutil.rmtree(aside)
+    with locked(target):
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        target.rename(aside / "old")
+        try:
+            staging.rename(target)
+        except BaseException:
+            (aside / "old").rename(target)
+            aside.rmdir()
+            raise
+        shutil.rmtree(aside)
 
 
 def open_to_umask(directory: Path) -> None:

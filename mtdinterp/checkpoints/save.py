@@ -29,7 +29,7 @@ def save_checkpoint(
     seeds: Mapping[str, int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write a checkpoint; an older checkpoint at `path` is replaced, anything else there is refused."""
+    """Write a checkpoint; an older checkpoint at `path` is replaced, a run or anything else there is refused."""
     target = Path(path).expanduser().resolve()
     config = describe(model, task, recipe, seeds)
     check_replaceable(target)

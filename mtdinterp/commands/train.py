@@ -156,33 +156,31 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
         def after_evaluation(trainer: "Trainer") -> None:
             line.evaluated(trainer.step, live_evaluation(trainer.history[-1]))
             log(trainer.history[-1])
-            running.save_history()
 
         def after_step(trainer: "Trainer") -> bool:
             line.stepped(trainer.step)
-            if trainer.step % trainer.recipe.save_every == 0 and not trainer.finished:
-                running.save()
             return not stop
 
         try:
             line.started(trainer.step)
-            trainer.run(after_step, after_evaluation)
+            running.train(after_step, after_evaluation)
         finally:
             line.close()
-        running.save()
     return stop[0] if stop and not trainer.finished else None
 
 
 @contextmanager
 def _on_interrupt(stop: list[int]) -> Iterator[None]:
-    """Ctrl-C, or being asked to terminate, ends the run after the step it is in; a second time ends it at once."""
+    """Ctrl-C, being asked to terminate, or losing the terminal ends the run after the step it is in; a second time ends
+    it at once. Signals that somebody chose to ignore (nohup) stay so."""
 
     def handle(number: int, frame: Any) -> None:
         if stop:
             raise KeyboardInterrupt
         stop.append(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(number) != signal.SIG_IGN]
     try:
         before = [signal.signal(number, handle) for number in signals]
     except ValueError:  # not the main thread, where signals do not arrive
@@ -208,13 +206,19 @@ def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextMana
 def live_evaluation(entry: dict[str, Any]) -> str:
     """One evaluation where there is little room."""
     loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f} "
-    return f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {entry['beta']:.1f} {entry['branch']}"
+    return f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {_number(entry['beta'])} {entry['branch']}"
 
 
 def describe_evaluation(entry: dict[str, Any]) -> str:
     """One evaluation in a few words."""
     loss = "" if entry["loss"] is None else f"  loss {entry['loss']:.5f}"
-    return f"KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step  β {entry['beta']:.1f} {entry['branch']}{loss}"
+    beta = _number(entry["beta"])
+    return f"KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step  β {beta} {entry['branch']}{loss}"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    """A reading may be missing."""
+    return "—" if value is None else f"{value:.{digits}f}"
 
 
 def _summary(running: "Run") -> dict[str, Any]:
@@ -235,14 +239,14 @@ def _summary(running: "Run") -> dict[str, Any]:
 def _table(result: dict[str, Any]) -> str:
     names = {"uniform": "uniform weights", "one_step": "one-step MD (tuned)", "two_step": "two-step MD (tuned)",
              "exact_bayes": "exact posterior mean"}
-    gain = "" if result["gain"] is None else f" (gain {result['gain']:.2f}, R² {result['gain_r2']:.2f})"
+    gain = "" if result["gain"] is None else f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
     rows = [("this model", result["kl"]), *((names[key], kl) for key, kl in result["kl_of_estimators"].items())]
     lines = [f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
              f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard error "
              f"{result['kl_stderr']:.1g}:"]
     lines += [f"  {name:<22} {kl:.5f}" for name, kl in rows]
     lines += [f"ratio to one-step MD     {result['ratio']:.3f}",
-              f"β of the last layer      {result['beta']:.1f} (R² {result['beta_r2']:.2f}; "
+              f"β of the last layer      {_number(result['beta'])} (R² {_number(result['beta_r2'], 2)}; "
               f"optimum {result['optimal_beta']:.1f})",
               f"branch                   {result['branch']}{gain}",
               f"checkpoint               {result['checkpoint']}"]

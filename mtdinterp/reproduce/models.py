@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.training.loop import Trainer
-from mtdinterp.training.zoo import Entry, entry_run, train_to_end
+from mtdinterp.training.zoo import Entry, entry_run
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class TrainedModels:
         # Resuming prepares a held-out set, which takes seconds: not for a run that is finished.
         if not (path.exists() and _finished(load_checkpoint(path))):
             with entry_run(entry, path) as run:
-                train_to_end(run, self._report(entry))
+                run.train(after_evaluation=self._report(entry))
         return load_checkpoint(path)
 
     def _report(self, entry: Entry) -> Callable[[Trainer], None]:

@@ -113,6 +113,8 @@ class Trainer:
         """Score and read the model, and append what was found to the history."""
         self.check_finite()
         result = self.held_out.score(self.model)
+        if not math.isfinite(result.kl):
+            raise self.diverged("the model's predictions are not finite")
         reading = read(self.model, self.task, some_to_read(self.held_out.data.tokens))
         entry = {
             "step": self.step,
@@ -146,8 +148,12 @@ class Trainer:
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             "history": json.dumps(self.history),
             "seconds": self.seconds,
-            "threads": torch.get_num_threads(),
+            **self.circumstances(),
         }
+
+    def circumstances(self) -> dict[str, Any]:
+        """What else decides the last bits of a step."""
+        return {"threads": torch.get_num_threads(), "fused": self.fused, "torch": str(torch.__version__)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to where `state` was taken."""

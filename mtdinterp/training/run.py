@@ -1,19 +1,21 @@
 """A run in a directory: a checkpoint that can be loaded at any instant, and a state from which it goes on.
 
-Every file is replaced in one step, and everything that decides how training goes on is in one of them,
-`training.pt`, so a run that is killed anywhere leaves a directory that loads and resumes. The directory itself is
-locked while a run writes to it; the lock ends with the process, however that ends.
+Every file is replaced in one step, and everything that decides how training goes on is in one of them, `training.pt`,
+so a run that is killed anywhere leaves a directory that loads and resumes. The checkpoint is the model at its last
+evaluation, which is the last line of its history; the state may be from before or after that. The directory is locked
+while a run writes to it; the lock ends with the process, however that ends.
 """
 
 import errno
-import fcntl
 import hashlib
 import io
 import logging
 import os
 import pickle
+import struct
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from torch import Tensor
 from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, check_new, read_config
 from mtdinterp.checkpoints.digests import config_digest
 from mtdinterp.checkpoints.load import build
-from mtdinterp.checkpoints.replace import open_to_umask, replacing, staged
+from mtdinterp.checkpoints.replace import locked, open_to_umask, replacing, staged
 from mtdinterp.checkpoints.save import describe, write_config, write_history, write_weights
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
@@ -33,11 +35,13 @@ from mtdinterp.training.initialise import initialise
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
-UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError,
+UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, struct.error,
               pickle.UnpicklingError)
 """What reading a damaged or foreign file may raise."""
 RUN_PARTS = ("model", "task", "recipe", "seeds")
 """What of a configuration decides how a run goes on."""
+SAVE_SECONDS = 300.0
+"""The state is saved after this time at the latest, however few steps that were."""
 
 log = logging.getLogger("mtdinterp")
 
@@ -54,7 +58,7 @@ def new_run(
     initialise(model, recipe.initialisation, seeds["model"])
     held_out = held_out or HeldOut.prepare(task, model.config.length)
     trainer = Trainer(model, task, recipe, seeds["model"], held_out)
-    with staged(target) as staging, _locked(staging):
+    with staged(target) as staging, locked(staging):
         config = describe(model, task, recipe.to_dict(), seeds)
         write_config(staging, config)
         run = Run(staging, trainer, config)
@@ -77,22 +81,25 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
     if not source.is_dir():
         raise CheckpointError(f"{source}: no such directory to resume")
     config = read_config(source)
-    with _locked(source):
+    with locked(source):
         state = read_state(source)
         if state.get("config_sha256") != config_digest(config, RUN_PARTS):
             raise CheckpointError(f"{source}: {TRAINING} belongs to another config.json, or that one was changed")
         model, task = build(source, config)
         recipe, seed = Recipe.from_dict(config["recipe"]), int(config["seeds"]["model"])
         _check_device(recipe.device)
-        if state["threads"] != torch.get_num_threads():
-            log.warning("mtdinterp: this run used %d threads and goes on with %d: its last bits will differ from a run "
-                        "that was never stopped", state["threads"], torch.get_num_threads())
-        trainer = Trainer(model, task, recipe, seed, held_out or HeldOut.prepare(task, model.config.length))
+        held_out = held_out or HeldOut.prepare(task, model.config.length)
         try:
+            model.to(next(iter(state["model"].values())).dtype)
+            trainer = Trainer(model, task, recipe, seed, held_out)
             trainer.restore(state)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{source}: {TRAINING} does not fit its config.json ({reason})") from error
+        for name, now in trainer.circumstances().items():
+            if state.get(name, now) != now:
+                log.warning("mtdinterp: this run had %s = %s and goes on with %s: its last bits will differ from a run "
+                            "that was never stopped", name, state[name], now)
         for left_behind in source.glob(UNFINISHED + "*"):
             left_behind.unlink(missing_ok=True)
         yield Run(source, trainer, config)
@@ -103,20 +110,47 @@ class Run:
 
     def __init__(self, path: Path, trainer: Trainer, config: dict[str, Any]) -> None:
         self.path, self.trainer, self.config = path, trainer, config
+        self.saved_at = time.monotonic()
+
+    def train(
+        self,
+        after_step: Callable[[Trainer], bool] = lambda trainer: True,
+        after_evaluation: Callable[[Trainer], None] = lambda trainer: None,
+    ) -> None:
+        """Train to the end, or until `after_step` returns False, saving on the way and at the end."""
+
+        def evaluated(trainer: Trainer) -> None:
+            self.save_evaluation()
+            after_evaluation(trainer)
+
+        def stepped(trainer: Trainer) -> bool:
+            due = trainer.step % trainer.recipe.save_every == 0 or time.monotonic() - self.saved_at > SAVE_SECONDS
+            if due and not trainer.finished:
+                self.save_state()
+            return after_step(trainer)
+
+        self.trainer.run(stepped, evaluated)
+        self.save_state()
 
     def save(self) -> None:
-        """All of it; resuming goes by the state alone, whatever else is newer or older than it."""
+        """All that there is to save now."""
+        self.save_state()
+        if not self.trainer.history or self.trainer.history[-1]["step"] == self.trainer.step:
+            self.save_evaluation()
+
+    def save_evaluation(self) -> None:
+        """The model as it was evaluated just now, and the history to there; the state has its own copies."""
+        write_weights(self.path, self.trainer.model, self.config)
+        write_history(self.path, self.trainer.history)
+
+    def save_state(self) -> None:
+        """What resuming goes by, alone."""
         content = io.BytesIO()
         torch.save({**self.trainer.state(), "config_sha256": config_digest(self.config, RUN_PARTS)}, content)
         state = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
         with replacing(self.path / TRAINING) as path, path.open("wb") as file:
             torch.save({"schema": SCHEMA, "sha256": _sha256(state), "state": state}, file)
-        write_weights(self.path, self.trainer.model, self.config)
-        self.save_history()
-
-    def save_history(self) -> None:
-        """So that every evaluation can be seen at once; the state has its own copy."""
-        write_history(self.path, self.trainer.history)
+        self.saved_at = time.monotonic()
 
 
 def read_state(source: Path) -> dict[str, Any]:
@@ -130,6 +164,8 @@ def read_state(source: Path) -> dict[str, Any]:
         if _sha256(outer["state"]) != outer["sha256"]:
             raise CheckpointError(f"{path}: damaged (it does not have its checksum)")
         state = _load(io.BytesIO(outer["state"].numpy().tobytes()))
+        if not isinstance(state, dict):
+            raise TypeError(f"expected a dict, got {type(state).__name__}")
     except CheckpointError:
         raise
     except FileNotFoundError as error:
@@ -156,16 +192,3 @@ def _check_device(name: str) -> None:
         torch.zeros((), device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"device: {name!r} cannot be used here ({str(error).splitlines()[0]})") from error
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"{directory}: another run is writing there") from None
-        yield
-    finally:
-        os.close(handle)

@@ -10,14 +10,17 @@ from typing import Any
 def tracker(
     project: str | None, name: str, config: Mapping[str, Any]
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function to call with every evaluation; without a project it does nothing."""
+    """A function to call with every evaluation; without a project it does nothing.
+
+    A run that is resumed is another run there, of the same group.
+    """
     if project is None:
         yield lambda entry: None
         return
     import wandb
 
     mode: Any = os.environ.get("WANDB_MODE", "offline")
-    run = wandb.init(project=project, name=name, config=dict(config), mode=mode)
+    run = wandb.init(project=project, name=name, group=name, config=dict(config), mode=mode)
     try:
         yield lambda entry: run.log(dict(entry), step=entry["step"])
     finally:

@@ -3,18 +3,20 @@
 `scripts/build_zoo` stores them in the package, `mtdinterp reproduce --train` trains the same ones anew.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.checkpoint_files import model_name
-from mtdinterp.models import new_model
+from mtdinterp.checkpoint_files import CheckpointError, model_name
+from mtdinterp.checkpoints.digests import config_digest
+from mtdinterp.checkpoints.load import build
+from mtdinterp.checkpoints.save import describe
+from mtdinterp.models import LensTransformer, new_model
 from mtdinterp.task import MTDTask
-from mtdinterp.training.loop import Trainer
-from mtdinterp.training.recipes import recipe_for
-from mtdinterp.training.run import Run, new_run, resumed_run
+from mtdinterp.training.recipes import Recipe, recipe_for
+from mtdinterp.training.run import RUN_PARTS, Run, new_run, resumed_run
 
 VOCAB_SIZE, TASK_SEED = 5, 0
 
@@ -44,6 +46,22 @@ class Entry:
     def task(self) -> MTDTask:
         return zoo_task(self.order)
 
+    @property
+    def full_recipe(self) -> Recipe:
+        return recipe_for(self.recipe, self.architecture, self.layers, **self.changes)
+
+    def model(self) -> LensTransformer:
+        """Not initialised yet."""
+        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order)
+
+    def made(self, config: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint with this configuration comes from just this task, shape, recipe and seed."""
+        wanted, (model, _) = self.model(), build(Path(self.name), config)
+        own = describe(wanted, self.task, self.full_recipe.to_dict(), self.seeds)
+        # Of the model, older files may lack a field that has its default.
+        others = [part for part in RUN_PARTS if part != "model"]
+        return model.config == wanted.config and config_digest(own, others) == config_digest(config, others)
+
 
 def zoo_task(order: int) -> MTDTask:
     """The task that all models of an order learn."""
@@ -62,23 +80,16 @@ ENTRIES = (
 )
 
 
-def entry_run(entry: Entry, directory: Path) -> AbstractContextManager[Run]:
-    """The run of a model in a directory: the one that is there, or a new one."""
-    if directory.exists():
-        return resumed_run(directory)
-    model = new_model(entry.architecture, VOCAB_SIZE, entry.length, entry.layers, d_rel=entry.order)
-    recipe = recipe_for(entry.recipe, entry.architecture, entry.layers, **entry.changes)
-    return new_run(directory, model, entry.task, recipe, entry.seeds)
-
-
-def train_to_end(run: Run, after_evaluation: Callable[[Trainer], None] = lambda trainer: None) -> None:
-    """Train what is left of a run, saving on the way."""
-    trainer = run.trainer
-
-    def after_step(_: Trainer) -> bool:
-        if trainer.step % trainer.recipe.save_every == 0 or trainer.finished:
-            run.save()
-        return True
-
-    if not trainer.finished:
-        trainer.run(after_step, after_evaluation)
+@contextmanager
+def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
+    """The run of a model in a directory: the one that is there, if it is of this model, or a new one."""
+    model, recipe = entry.model(), entry.full_recipe
+    if not directory.exists():
+        with new_run(directory, model, entry.task, recipe, entry.seeds) as run:
+            yield run
+        return
+    with resumed_run(directory) as run:
+        if not entry.made(run.config):
+            raise CheckpointError(f"{directory}: the run that is there is not that of {entry.name} as it is made now; "
+                                  "remove it, or choose another directory")
+        yield run

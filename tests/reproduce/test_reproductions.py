@@ -222,7 +222,7 @@ def test_the_error_of_a_ratio_is_that_of_paired_means():
 
 
 def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
-    entry = Entry(3, 8, changes={"steps": 4, "batch_size": 4, "evaluate_every": 2, "save_every": 2})
+    entry = Entry(3, 8, changes={"steps": 6, "batch_size": 4, "evaluate_every": 2, "save_every": 2})
     said: list[str] = []
 
     class Stopped(Exception):
@@ -236,11 +236,11 @@ def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
     with pytest.raises(Stopped):
         TrainedModels(tmp_path, stop).get(entry)
     assert [words.split(",")[0] for words in said] == [
-        f"training {entry.name}: step {step} of 4" for step in (0, 2, 4)]
+        f"training {entry.name}: step {step} of 6" for step in (0, 2, 4)]
     resumed: list[str] = []
     checkpoint = TrainedModels(tmp_path, resumed.append).get(entry)
-    assert [words.split(",")[0] for words in resumed] == [f"training {entry.name}: step 4 of 4"]
-    assert [line["step"] for line in checkpoint.history] == [0, 2, 4]
+    assert [words.split(",")[0] for words in resumed] == [f"training {entry.name}: step {step} of 6" for step in (4, 6)]
+    assert [line["step"] for line in checkpoint.history] == [0, 2, 4, 6]
     again: list[str] = []
     assert TrainedModels(tmp_path, again.append).get(entry).history == checkpoint.history
     assert again == []

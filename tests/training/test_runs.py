@@ -1,6 +1,8 @@
 """Runs in directories: bit-identical after any interruption, loadable at any instant, never two in one place."""
 
 import dataclasses
+import hashlib
+import io
 import json
 import os
 import pickle
@@ -15,7 +17,7 @@ import time
 import pytest
 import torch
 
-from mtdinterp import CheckpointError, MTDTask, load_checkpoint
+from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.training import DivergedError, HeldOut, Recipe
 from mtdinterp.training.run import new_run, read_state, resumed_run
@@ -85,40 +87,55 @@ def test_what_was_trained_after_the_last_save_is_done_again(tmp_path, uninterrup
 
 
 COMMAND = [sys.executable, "-m", "mtdinterp", "train", "--vocab-size", "3", "--order", "2", "--length", "12",
-           "--batch-size", "8", "--steps", "600", "--evaluate-every", "50", "--save-every", "3"]
+           "--batch-size", "8", "--steps", "3000", "--evaluate-every", "50", "--save-every", "3"]
 
 
-def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+def environment(threads=1):
+    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
-@pytest.mark.parametrize("kills", [3])
-def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, tmp_path):
-    subprocess.run([*COMMAND, "--out", str(tmp_path / "whole")], env=environment(), check=True, capture_output=True)
+def saved_at(path):
+    """When the state was last written, if ever."""
+    return (path / "training.pt").stat().st_mtime_ns if (path / "training.pt").exists() else None
+
+
+@pytest.mark.parametrize(("kills", "threads"), [(3, 1), pytest.param(6, 2, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, threads, tmp_path):
+    subprocess.run([*COMMAND, "--out", str(tmp_path / "whole")], env=environment(threads), check=True,
+                   capture_output=True)
     target, rng = tmp_path / "parts", random.Random(0)
     command = [*COMMAND, "--out", str(target)]
+    steps = []
     for _ in range(kills):
-        process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        while not (target / "config.json").exists() and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0.0, 1.0))
+        before = saved_at(target)
+        process = subprocess.Popen(command, env=environment(threads), stderr=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL)
+        while saved_at(target) == before and process.poll() is None:  # it trains, after seconds of importing
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0.0, 0.3))
         process.kill()
         process.wait()
-        load_checkpoint(target)  # at any instant
+        steps.append(read_state(target)["step"])
+        killed = load_checkpoint(target)  # at any instant
+        if killed.history:
+            assert HeldOut.prepare(killed.task, LENGTH, bayes=False).score(killed.model).kl == pytest.approx(
+                killed.history[-1]["kl"], abs=1e-9)
         command = [sys.executable, "-m", "mtdinterp", "train", "--resume", str(target)]
-    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    assert steps == sorted(set(steps))
+    assert 0 < steps[-1] < 3000
+    subprocess.run(command, env=environment(threads), check=True, capture_output=True)
     assert equal(weights_of(tmp_path / "whole"), weights_of(target))
     assert without_time(load_checkpoint(tmp_path / "whole").history) == without_time(load_checkpoint(target).history)
     assert {entry.name for entry in target.iterdir()} == {"config.json", "model.safetensors", "training.pt",
                                                           "history.jsonl"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
     command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "50", "--save-every", "1000000", "--out",
                str(tmp_path / "run")]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "config.json").exists():
+    while not (tmp_path / "run" / "config.json").exists() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(0.7)
     process.send_signal(number)
@@ -132,8 +149,11 @@ def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
 
 def test_two_runs_never_write_to_one_directory(tmp_path):
     with begin(tmp_path / "run"):
-        with pytest.raises(CheckpointError, match="another run is writing there"):
+        with pytest.raises(CheckpointError, match="a run is writing there"):
             resumed_run(tmp_path / "run", HELD_OUT).__enter__()
+        (tmp_path / "run" / "training.pt").unlink()  # not even where it looks like a checkpoint and no more
+        with pytest.raises(CheckpointError, match="a run is writing there"):
+            save_checkpoint(tmp_path / "run", fresh(), TASK)
         with pytest.raises(CheckpointError, match="new or empty directory"):
             begin(tmp_path / "run").__enter__()
 
@@ -158,6 +178,12 @@ def test_two_runs_that_begin_at_once_do_not_share(tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["began", "refused", "refused", "refused"]
+
+
+def test_a_run_is_not_replaced_by_a_checkpoint(stopped):
+    with pytest.raises(CheckpointError, match="it holds a run that can be resumed"):
+        save_checkpoint(stopped, fresh(), TASK)
+    resuming(stopped)
 
 
 @pytest.fixture
@@ -210,7 +236,7 @@ def test_a_changed_recipe_is_noticed(stopped):
 
 def test_a_kill_between_the_files_of_a_save_loses_no_evaluation(tmp_path, uninterrupted, monkeypatch):
     with begin(tmp_path / "parts") as run:
-        run.trainer.run(after_step=lambda trainer: trainer.step < 30)
+        run.trainer.run(after_step=lambda trainer: trainer.step < 28)
 
         def killed(*arguments):
             raise SystemExit
@@ -220,7 +246,7 @@ def test_a_kill_between_the_files_of_a_save_loses_no_evaluation(tmp_path, uninte
             run.save()
         monkeypatch.undo()
     with resumed_run(tmp_path / "parts", HELD_OUT) as run:
-        assert run.trainer.step == 30
+        assert run.trainer.step == 28
         run.trainer.run()
         run.save()
     whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
@@ -232,6 +258,54 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     with begin(tmp_path / "run", wild) as run, pytest.raises(DivergedError, match="try a smaller learning rate"):
         run.trainer.run(after_step=lambda trainer: run.save() or True)
     assert all(tensor.isfinite().all() for tensor in weights_of(tmp_path / "run").values())
+    resuming(tmp_path / "run")
+
+
+def test_what_is_loaded_is_the_model_of_the_last_line_of_its_history(tmp_path):
+    with begin(tmp_path / "run") as run:
+        run.train(after_step=lambda trainer: trainer.step < 17)  # between two evaluations
+        assert read_state(tmp_path / "run")["step"] == 17
+        loaded = load_checkpoint(tmp_path / "run")
+        assert loaded.history[-1]["step"] == 14
+        assert HELD_OUT.score(loaded.model).kl == pytest.approx(loaded.history[-1]["kl"], abs=1e-12)
+
+
+def test_slow_steps_are_saved_by_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr("mtdinterp.training.run.SAVE_SECONDS", 0.0)
+    seen = []
+    with begin(tmp_path / "run", dataclasses.replace(RECIPE, save_every=1000)) as run:
+        run.train(after_step=lambda trainer: seen.append(read_state(tmp_path / "run")["step"]) or trainer.step < 5)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+VARIANTS = {
+    "sampled": {"targets": "sampled", "schedule": "constant"},
+    "all positions": {"supervision": "all", "warmup": 9, "initialisation": "torch"},
+    "micro-batches": {"micro_batch_size": 3, "adam_betas": (0.8, 0.9)},
+}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_recipe_resumes_with_the_same_bits(changes, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr("mtdinterp.training.data.CHUNK_TOKENS", 7 * 8 * LENGTH)  # several chunks
+    recipe = dataclasses.replace(RECIPE, **changes)
+    for name, stops in (("whole", [40]), ("parts", [11, 26, 40])):
+        with new_run(tmp_path / name, fresh().to(dtype), TASK, recipe, {"model": 3}, HELD_OUT) as run:
+            run.train(after_step=lambda trainer, stops=stops: trainer.step < stops[0])
+        for stop in stops[1:]:
+            with resumed_run(tmp_path / name, HELD_OUT) as run:
+                run.train(after_step=lambda trainer, stop=stop: trainer.step < stop)
+    assert {tensor.dtype for tensor in weights_of(tmp_path / "parts").values()} == {dtype}
+    assert equal(weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts"))
+    whole, parts = (load_checkpoint(tmp_path / name).history for name in ("whole", "parts"))
+    assert without_time(whole) == without_time(parts)
+
+
+def test_predictions_that_overflow_are_divergence(tmp_path):
+    wild = dataclasses.replace(RECIPE, learning_rate=1e25, schedule="constant", steps=1)
+    with begin(tmp_path / "run", wild) as run, pytest.raises(DivergedError, match="not finite"):
+        run.train()
     resuming(tmp_path / "run")
 
 
@@ -262,7 +336,11 @@ class Hostile:
 
 def test_a_hostile_pickle_executes_nothing(stopped, tmp_path):
     Hostile.witness = tmp_path / "witness"
-    for content in ({"schema": 1, "step": Hostile()}, Hostile()):
+    inner = io.BytesIO()
+    torch.save({"step": Hostile()}, inner)
+    state = torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)
+    nested = {"schema": 1, "sha256": hashlib.sha256(inner.getvalue()).hexdigest(), "state": state}
+    for content in ({"schema": 1, "step": Hostile()}, Hostile(), nested):
         torch.save(content, stopped / "training.pt")
         with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
             resuming(stopped)
