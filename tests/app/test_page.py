@@ -678,7 +678,7 @@ def test_exports_are_what_is_shown(page, tmp_path):
         page.find("#export summary").click()
         page.find(f'[data-export="{kind}"]').click()
         path = tmp_path / f"disentangled-m4-T64-view.{kind}"
-        page.until(path.exists)
+        page.until(lambda path=path: path.exists() and path.stat().st_size > 0)  # Chromium makes it before it fills it
         found[kind] = path
     numbers = json.loads(found["json"].read_text())
     assert numbers["predictions"] == page.view["predictions"]
@@ -700,7 +700,7 @@ def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
         page.find("#export summary").click()
         page.find(f'[data-export="{kind}"]').click()
         path = tmp_path / f"disentangled-m4-T64-view.{kind}"
-        page.until(path.exists)
+        page.until(lambda path=path: path.exists() and path.stat().st_size > 0)  # Chromium makes it before it fills it
         found = path.read_text()
         if kind == "json":
             assert json.loads(found)["labels"]["construction"] == "checkpoint"
