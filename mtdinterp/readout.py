@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_count, check_order
-from mtdinterp.estimators import mean_responsibilities
+from mtdinterp.estimators import mean_responsibilities, responsibilities
 from mtdinterp.metrics import row_kl
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
@@ -27,6 +27,8 @@ RECOVERED = 0.5
 LEAST_GAIN = 0.02
 """A gain below this is no mechanism, however straight its line: untrained models had 0.01 with R² 0.7 at two tokens,
 the models of the zoo have 0.2 and more."""
+LEAST_TOKEN_GAIN = 0.1
+"""A query token with a smaller gain is on no branch: untrained models had at most 0.03."""
 READ_CELLS = 2**22
 """Attention entries a layer that a reading may hold: 256 sequences at T = 128, 64 at T = 256."""
 
@@ -146,16 +148,37 @@ def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
         return attn.score_scale * (embedded @ to_query) @ (embedded @ to_key).mT
 
 
+def token_gains(
+    model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
+) -> Float64[Tensor, " vocab"]:
+    """For every query token: the slope of layer 1's attention over the lags on the responsibilities, mean over heads.
+
+    1 in the construction, negative where lags are weighed by how unlikely they are; a model may differ from token to
+    token. Each lag's mean is taken out. Not a number for a token that does not occur, or with a single lag.
+    """
+    gamma = responsibilities(task.transition, tokens, task.order)
+    by_offset = attention_by_offset(attention(model, tokens, patterns=[0], last_only=False).patterns[0])
+    own = by_offset.double().mean(1)[:, task.order :, 1 : task.order + 1]
+    queries = tokens[:, task.order :].cpu()
+    gains = torch.full((task.vocab_size,), math.nan, dtype=torch.float64)
+    for token in range(task.vocab_size):
+        x, y = (values[queries == token] for values in (gamma, own))
+        x, y = x - x.mean(0), y - y.mean(0)
+        if (total := x.square().sum()) > 0:
+            gains[token] = (x * y).sum() / total
+    return gains
+
+
 def gauge_fixed(
-    scores: Float64[Tensor, "query key"], marginal: Float64[Tensor, " vocab"], sign: int = 1
+    scores: Float64[Tensor, "query key"], marginal: Float64[Tensor, " vocab"], sign: int | Float64[Tensor, " query"] = 1
 ) -> Float64[Tensor, "vocab vocab"]:
     """The transition matrix that layer 1's token scores stand for.
 
     Attention ignores any constant of a query token b, so exp(scoresᵀ) is π up to a factor for every column b. The
     process fixes it: its token marginal p is stationary, Σ_a p_a·π[a, b] = p_b. `sign` is -1 for a mirrored model,
-    which attends to the least likely lag.
+    which attends to the least likely lag, or one number a query token.
     """
-    logits = sign * scores.T
+    logits = sign * scores.T  # a column a query token
     likely = (logits - logits.max(0).values).exp()
     columns = likely * marginal / (marginal[:, None] * likely).sum(0).clamp_min(1e-300)
     return columns / columns.sum(1, keepdim=True).clamp_min(1e-300)

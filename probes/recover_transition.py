@@ -16,7 +16,17 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike
 from mtdinterp.metrics import ROW_CLIP, clip_to_distribution, row_kl, total_variation
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import attention, gauge_fixed, predictions, read, sequences, some_to_read, token_scores
+from mtdinterp.readout import (
+    LEAST_TOKEN_GAIN,
+    attention,
+    gauge_fixed,
+    predictions,
+    read,
+    sequences,
+    some_to_read,
+    token_gains,
+    token_scores,
+)
 from mtdinterp.task import MTDTask
 
 ESTIMATES = {
@@ -50,8 +60,20 @@ class TransitionRecovery:
     branch: str
     gain: float
     gain_r2: float
+    token_gains: Float64[Tensor, " vocab"]
+    """The gain of layer 1 alone, for every query token: a model may be direct for some and mirrored for others."""
     trusted: str | None
     """The estimate to use, chosen without the truth; None where the model shows no transition matrix."""
+
+    @property
+    def mixed(self) -> str:
+        """A sentence where query tokens are on different branches, and nothing where they are not."""
+        if not _is_mixed(self.token_gains):
+            return ""
+        direct, mirrored = ([str(token) for token, gain in enumerate(self.token_gains.tolist()) if sign * gain > 0]
+                            for sign in (1, -1))
+        return (f"Layer 1 is direct for the query tokens {', '.join(direct)} and mirrored for {', '.join(mirrored)}: "
+                "its scores are read with the sign of each.")
 
     def summary(self) -> str:
         lines = ["Transition matrix: mean row KL to the true one (total variation)"]
@@ -59,7 +81,10 @@ class TransitionRecovery:
                   for name, text in ESTIMATES.items()]
         lines.append(f"  {'control: every row the token marginal':<44} {self.control_kl:.4f}")
         lines.append(f"Branch: {self.branch} (gain {self.gain:.3g}, R² {self.gain_r2:.2f}).")
-        if self.branch == "undecided":
+        lines.append("By query token: " + ", ".join(f"{gain:+.2f}" for gain in self.token_gains.tolist()) + ".")
+        if self.mixed:
+            lines.append(self.mixed)
+        elif self.branch == "undecided":
             lines.append("Layer 1 does not weigh lags by likelihood here, so its scores say nothing about π.")
         if self.trusted is None:
             lines.append("The output's readings are no distributions, disagree or do not depend on the token: this "
@@ -77,12 +102,12 @@ def recover_transition(
     With several heads a layer, scores and attention are means over them.
     """
     sequence = sequences(model, task, tokens, n_sequences, seed)
-    reading = read(model, task, some_to_read(sequence))
+    some = some_to_read(sequence)
+    reading, gains = read(model, task, some), token_gains(model, task, some)
     scores = token_scores(model).mean(0)
-    sign = -1 if reading.branch == "mirrored" else 1
     estimates = {
         "attention_softmax": scores.T.softmax(-1),
-        "attention": gauge_fixed(scores, task.stationary, sign),
+        "attention": gauge_fixed(scores, task.stationary, _signs(reading.branch, gains)),
         "output": output_on_tokens(model, sequence),
         "output_circuit": output_circuit(model, task),
         "behaviour": behaviour(model, task, sequence),
@@ -93,8 +118,18 @@ def recover_transition(
         row_kl={name: row_kl(task.transition, estimate) for name, estimate in rows.items()},
         total_variation={name: _variation(estimate, task.transition) for name, estimate in rows.items()},
         control_kl=row_kl(task.transition, task.stationary.expand_as(task.transition)),
-        branch=reading.branch, gain=reading.gain.value, gain_r2=reading.gain.r2, trusted=_trusted(estimates, rows),
+        branch=reading.branch, gain=reading.gain.value, gain_r2=reading.gain.r2, token_gains=gains,
+        trusted=_trusted(estimates, rows),
     )
+
+
+def _is_mixed(gains: Float64[Tensor, " vocab"]) -> bool:
+    """Every query token has a branch, and not all of them the same."""
+    return bool((gains.abs() >= LEAST_TOKEN_GAIN).all()) and len(gains.sign().unique()) > 1
+
+
+def _signs(branch: str, gains: Float64[Tensor, " vocab"]) -> int | Float64[Tensor, " vocab"]:
+    return gains.sign() if _is_mixed(gains) else -1 if branch == "mirrored" else 1
 
 
 def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | None:

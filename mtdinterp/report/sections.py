@@ -84,7 +84,8 @@ def transition(entry: Findings) -> list[Block]:
     rows = [(ESTIMATES[name], f"{found.row_kl[name]:.4f}", f"{found.total_variation[name]:.3f}") for name in ESTIMATES]
     rows.append(("control: the token marginal alone", f"{found.control_kl:.4f}", ""))
     return [Matrices("π and its recoveries, from token (down) to token (across)", panels, truth.max().item()),
-            Table(("read from", "row KL", "total variation"), tuple(rows))]
+            Table(("read from", "row KL", "total variation"), tuple(rows)),
+            *((Text((found.mixed,)),) if found.mixed else ())]
 
 
 def learning_rate(entry: Findings) -> list[Block]:

@@ -165,3 +165,27 @@ def test_probes_leave_the_model_untouched(model):
     identify_algorithm(model, TASK, names=["one_step"], n_sequences=64)
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     assert not model.is_watched
+
+
+@pytest.mark.parametrize("against", [[0], [0, 2], [1, 3, 4]])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tokens_may_be_on_different_branches_and_still_show_their_matrix(against, seed):
+    task = MTDTask.random(5, 4, seed=seed)
+    model = one_step(task.transition, 4, 32, 12.0)
+    with torch.no_grad():
+        model.attention[0].W_A[0, against] *= -1
+    found = recover_transition(model, task, n_sequences=256)
+    assert [token for token, gain in enumerate(found.token_gains.tolist()) if gain < 0] == against
+    assert f"mirrored for {', '.join(map(str, against))}:" in found.mixed
+    assert found.row_kl["attention"] < 1e-9
+    assert torch.isclose(found.token_gains, torch.ones(5, dtype=torch.float64), atol=1e-4).sum() == 5 - len(against)
+
+
+@pytest.mark.parametrize("architecture", ["disentangled", "standard"])
+@pytest.mark.parametrize("start", ["small", "torch"])
+def test_an_untrained_model_is_on_no_branch_for_any_token(architecture, start):
+    fresh = new_model(architecture, 5, LENGTH, 3, d_rel=ORDER)
+    initialise(fresh, start, 0)
+    found = recover_transition(fresh, TASK, n_sequences=256)
+    assert found.token_gains.abs().max() < 0.1
+    assert not found.mixed
