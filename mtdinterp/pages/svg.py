@@ -71,11 +71,12 @@ def groups(block: Groups) -> str:
     return _svg(WIDTH, height, parts, block.title)
 
 
-def _legend_places(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where marks of a legend stand: one after the other, in as many lines as it takes."""
+def _legend_places(names: Sequence[str], sample: int = 14) -> list[tuple[int, int]]:
+    """Where samples of a legend stand, each with its words behind it: one after the other, in as many lines as it
+    takes."""
     places, x, y = [], 0, 10
     for words in names:
-        width = 28 + round(6.4 * len(words))
+        width = sample + 14 + round(6.4 * len(words))
         if x + width > WIDTH and x > 0:
             x, y = 0, y + 14
         places.append((x, y))
@@ -129,7 +130,9 @@ def lines(block: Lines) -> str:
     height, left, right, bottom = 264, 52, 10, 42
     ends = [x for line in block.lines for x, _ in line.points] or [0.0]
     moments = [moment for moment in block.moments if min(ends) <= moment[0] <= max(ends)]
-    top = 20 + 14 * len(moments) + (16 if len(block.lines) > 1 else 0)
+    places = _legend_places([line.words for line in block.lines], sample=28)
+    legend = places[-1][1] + 6 if len(block.lines) > 1 else 0
+    top = 20 + 14 * len(moments) + legend
     scale = math.log10 if block.logarithmic else float
     levels = [level for level in block.levels if _shown(level.value, block.logarithmic)]
     points = [point for line in block.lines for point in line.points if _shown(point[1], block.logarithmic)]
@@ -168,12 +171,12 @@ def lines(block: Lines) -> str:
         anchor = "start" if x < WIDTH / 2 else "end"
         parts.append(_text(x + (4 if anchor == "start" else -4), 27 + 14 * index, f"{words} ({moment:g})", anchor, 11,
                            halo=True))
-    for index, line in enumerate(block.lines):
+    for line, (beside, below) in zip(block.lines, places, strict=True):
         look = LOOKS[line.key]
-        if len(block.lines) > 1:
-            x, y = left + 150 * index, top - 10
-            parts.append(f'<path d="M{x} {y}h22" stroke="{look.colour}" stroke-width="2" '
-                         f'stroke-dasharray="{DASHES[look.line]}"/>' + _text(x + 28, y + 4, line.words, size=11))
+        if legend:
+            y = top - legend + below - 4
+            parts.append(f'<path d="M{beside} {y}h22" stroke="{look.colour}" stroke-width="2" '
+                         f'stroke-dasharray="{DASHES[look.line]}"/>' + _text(beside + 28, y + 4, line.words, size=11))
         shown = [(x, y, *place(x, y)) for x, y in line.points if _shown(y, block.logarithmic)]
         path = " ".join(f"{px:.1f},{py:.1f}" for _, _, px, py in shown)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{look.colour}" stroke-width="2" '
