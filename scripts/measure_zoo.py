@@ -49,7 +49,7 @@ def transition_table(checkpoints: dict[str, Checkpoint]) -> None:
 
 def algorithm_table(checkpoints: dict[str, Checkpoint]) -> None:
     columns = ("uniform", "one_step", "mirror_descent_2", "mirror_descent_3", "exact_bayes", "two_step_construction")
-    print("| model | nearest (not told apart) | " + " | ".join(columns) + " |")
+    print("| model | named (not told apart) | " + " | ".join(columns) + " |")
     print("|---" * (2 + len(columns)) + "|")
     for name, entry in checkpoints.items():
         found = identify_algorithm(entry.model, entry.task)

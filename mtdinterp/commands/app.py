@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> int:
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise ValueError(f"the workbench needs {', '.join(missing)}; install the extra: pip install 'mtdinterp[app]'")
+        raise ValueError(f"the workbench needs {', '.join(missing)}; install the extra, in a clone: "
+                         "pip install -c constraints.txt -e '.[app]'")
     if options.port > 65535:
         raise ValueError(f"--port: expected a port of 0..65535, got {options.port}")
     for name in options.checkpoints:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "  mtdinterp construct --layers 5 --target two_step --json\n"
                      "  mtdinterp construct --architecture standard --beta 16")
     add_task_flags(parser)
-    add_model_flags(parser)
+    add_model_flags(parser, layers="3, or 5 for two steps in the disentangled one (3)")
     parser.add_argument("--beta", type=number(minimum=0), help="β of the 3-layer constructions (default: tuned)")
     parser.add_argument("--constants", type=number(), nargs=4, metavar=("B1", "A", "C1", "C2"),
                         help="β₁ a c₁ c₂ of the two-step construction (default: tuned)")

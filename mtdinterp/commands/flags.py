@@ -84,10 +84,10 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)")
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
+def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of layers (3)") -> None:
     parser.add_argument("--architecture", choices=("disentangled", "standard"), default="disentangled",
                         help="which transformer (disentangled)")
-    parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help="number of layers (3)")
+    parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help=layers)
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

@@ -28,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--hook", metavar="NAME",
                       help="patch this hook point: its full name, or a short one with --layer")
     what.add_argument("--sweep", choices=("block", "head", "resid_pre", "attn_out"),
-                      help="patch every layer, position and part in turn, between two sequences")
+                      help="patch every layer, position and part in turn, from one sequence into another (a mean "
+                           "over pairs)")
     place = parser.add_argument_group("where and what, with --hook")
-    place.add_argument("--layer", type=at_least(0), metavar="L", help="counted from 0")
+    place.add_argument("--layer", type=at_least(0), metavar="L",
+                       help="counted from 0 (blocks and results count from 1: L1)")
     place.add_argument("--position", type=int, metavar="P", help="one position (-1 is the last; default: all)")
     place.add_argument("--head", type=at_least(0), metavar="H", help="one head, counted from 0 (default: all)")
     place.add_argument("--block", metavar="NAME", help="one named block of the stream (default: all of it)")

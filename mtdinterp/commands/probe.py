@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a checkpoint directory, or the name of a zoo model")
     parser.add_argument("--probe", action="append", type=_known, metavar="NAME", dest="probes",
                         help="one of the probes below; may be given several times (default: all)")
-    parser.add_argument("--sequences", type=at_least(16), metavar="N",
-                        help="sequences to probe on (default: each probe's own)")
+    parser.add_argument("--sequences", type=at_least(32), metavar="N",
+                        help="sequences to probe on, 32 or more (default: each probe's own)")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of those sequences (0)")
     add_json_flag(parser)
     parser.set_defaults(run=run)

@@ -20,7 +20,7 @@ from mtdinterp.task import MTDTask, Sample, predict_next
 
 TARGETS = ("truth", "posterior_mean")
 BETA_GRID = tuple(np.geomspace(0.1, 2000, 45))
-"""The default grid in units of β = η·m·(T-m), where optima were 11 to 48 for T = 64 to 256."""
+"""The default grid in units of β = η·m·(T-m), where optima were 11 to 52 for T = 64 to 256."""
 
 
 @dataclass(frozen=True)

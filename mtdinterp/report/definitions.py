@@ -49,3 +49,10 @@ DEFINITIONS = {
     "circuit": "The fewest uses of stream blocks found that keep 95% of the predictions; all others carry their mean "
                "over sequences.",
 }
+
+
+def terms_page() -> str:
+    """docs/terms.md: the same words for those who read no report."""
+    lines = [f"- **{term}**: {meaning}" for term, meaning in DEFINITIONS.items()]
+    about = "As in reports, with the names that the paper's source gives its equations."
+    return "\n".join(["# Terms", "", about, "", *lines, ""])

@@ -30,8 +30,8 @@ def test_it_serves_the_given_checkpoint_until_it_is_ended(local_checkpoint):
 def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setattr(app, "find_spec", lambda name: None if name == "plotly" else object())
     assert main(["app", "--no-browser"]) == 2
-    assert capsys.readouterr().err == ("mtdinterp app: the workbench needs plotly; install the extra: "
-                                       "pip install 'mtdinterp[app]'\n")
+    assert capsys.readouterr().err == ("mtdinterp app: the workbench needs plotly; install the extra, "
+                                       "in a clone: pip install -c constraints.txt -e '.[app]'\n")
 
 
 def test_a_port_that_is_taken_is_said(capsys):
