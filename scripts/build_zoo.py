@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mtdinterp import save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
-from mtdinterp.commands.train import describe_evaluation
+from mtdinterp.commands.train import live_evaluation
 from mtdinterp.training.run import Run
 from mtdinterp.training.zoo import ENTRIES, Entry, entry_run
 
@@ -41,7 +41,7 @@ def build(entry: Entry) -> None:
         print(f"{entry.name}: from step {run.trainer.step}", file=sys.stderr, flush=True)
         run.train()
         _export(run, entry)
-    print(f"{entry.name}: {describe_evaluation(run.trainer.history[-1])}, {time.perf_counter() - began:.0f} s",
+    print(f"{entry.name}: {live_evaluation(run.trainer.history[-1])}, {time.perf_counter() - began:.0f} s",
           file=sys.stderr, flush=True)
 
 

@@ -147,6 +147,9 @@ DAMAGES = {
     "model.safetensors: missing": lambda path: (path / "model.safetensors").unlink(),
     "model.safetensors: damaged": damage_truncated,
     "does not fit its config.json": damage_other_model,
+    "tensor blocks.0.attn.R_A should have shape (1, 12, 4), has none": lambda path: save_file(
+        {"logit_scale": torch.tensor(1.0)}, path / "model.safetensors"
+    ),
 }
 
 

@@ -1,7 +1,9 @@
 """The command line; in a process of its own where start-up is what is tested."""
 
+import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -14,6 +16,10 @@ from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
+from mtdinterp.commands.train import RECIPE_FLAGS
+from mtdinterp.native.step import LOSSES
+from mtdinterp.training.initialise import INITIALISATIONS
+from mtdinterp.training.recipes import SCHEDULES, SUPERVISIONS, TARGETS, Recipe
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -55,6 +61,9 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
         (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
         (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
+        (["train", "--resume", "nowhere", "--order", "4"], "leave out --order"),  # also where it is the default
+        (["train", "--d-model", "64"], "--d-model is a width of the standard transformer"),
+        (["train", "--architecture", "standard", "--d-rel", "3"], "--d-rel is a width of the disentangled"),
         (["train", "--seed", "9" * 30], "--seed: expected an integer below 2^63"),
         (["train", "--out", ""], "--out: expected a path, got ''"),
         (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
@@ -170,6 +179,29 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     table = capsys.readouterr().out
     assert "step 20 of 20" in table
     assert "ratio to one-step MD" in table
+
+
+def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main([*TINY, "--out", "~/run"]) == 0
+    assert main(["train", "--resume", "~/run"]) == 0
+    assert "step 20 of 20" in capsys.readouterr().out
+
+
+def test_the_choices_of_flags_are_those_of_recipes():
+    known = {"schedule": SCHEDULES, "initialisation": tuple(INITIALISATIONS), "targets": TARGETS, "loss": LOSSES,
+             "supervision": SUPERVISIONS}
+    assert {name: tuple(flag["choices"]) for name, flag in RECIPE_FLAGS.items() if "choices" in flag} == known
+    assert set(RECIPE_FLAGS) == {field.name for field in dataclasses.fields(Recipe)} - {"name"}
+
+
+def test_kernels_that_are_insisted_on_and_cannot_be_built_are_one_sentence(tmp_path):
+    result = subprocess.run([sys.executable, "-m", "mtdinterp", *TINY, "--out", str(tmp_path / "run")], text=True,
+                            capture_output=True, env={**os.environ, "CXX": str(tmp_path / "none"), "PATH": "",
+                                                      "MTDINTERP_KERNEL": "fused", "MTDINTERP_CACHE": str(tmp_path)})
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("mtdinterp train: ")
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("extra", [["--architecture", "standard", "--d-model", "8"], ["--layers", "5"],

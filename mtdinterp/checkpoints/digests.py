@@ -10,6 +10,8 @@ from torch import Tensor
 
 CHECKSUMS = "checksums"
 """Where the weights' file keeps them: of its tensors, and of what its configuration says of model and task."""
+STEP = "step"
+"""And of a run, the step that they are from."""
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -17,7 +19,7 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from mtdinterp.checkpoint_files import CONFIG, HISTORY, WEIGHTS, CheckpointError, find_checkpoint, read_config
-from mtdinterp.checkpoints.digests import CHECKSUMS, config_digest, tensors_digest
+from mtdinterp.checkpoints.digests import CHECKSUMS, STEP, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.checks import check_option
 from mtdinterp.models import (
@@ -54,8 +54,10 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
-    _load_weights(model, source / WEIGHTS, config)
-    return Checkpoint(model.eval(), task, config, read_history(source), source)
+    step = _load_weights(model, source / WEIGHTS, config)
+    # A run that goes on, or was killed between two files, may have evaluated once more than its weights know of.
+    history = [entry for entry in read_history(source) if step is None or entry["step"] <= step]
+    return Checkpoint(model.eval(), task, config, history, source)
 
 
 def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTDTask]:
@@ -115,8 +117,8 @@ def _check_entry(line: Any) -> None:
             raise ValueError(f"expected a number for {name}, got {value!r:.60}")
 
 
-def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> None:
-    """Fill the model, in the stored dtype, with exactly the tensors it has."""
+def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> int | None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has; the step they are from, if it is known."""
     try:
         tensors = load_file(path)
         with safe_open(path, framework="pt") as file:
@@ -130,6 +132,7 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
         if not isinstance(wanted, list) or len(wanted) != len(actual):
             raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
+        step = int(stored[STEP]) if STEP in stored else None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     if wanted[0] != actual[0]:
@@ -147,3 +150,4 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
+    return step

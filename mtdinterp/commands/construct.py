@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             save_checkpoint(options.out, model, task, recipe={"construction": {**constants, **given}},
                             seeds={"task": options.task_seed, "tuning": options.seed})
         stage("comparing")
-        data = task.sample(options.sequences, options.length, seed=[options.seed, 1])
+        data = task.sample(options.sequences, options.length, seed=[options.seed, 3])
         rows, error = _compare(task, data, model, formula, rates)
     result = {
         "construction": {"architecture": options.architecture, "layers": options.layers, "constants": constants,

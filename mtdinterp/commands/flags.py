@@ -5,8 +5,21 @@ import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
+
+
+class Given(argparse.Action):
+    """Stores a value, and in `given` that it was: a default that somebody writes out is meant too.
+
+    For all of a parser's flags: `parser.register("action", None, Given)` and `parser.set_defaults(given=())`.
+    """
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+                 option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.given = (*namespace.given, self.dest)
 
 
 def at_least(minimum: int) -> Callable[[str], int]:

@@ -44,9 +44,9 @@ class LiveLine:
         self.terminal = self.stream.isatty()
         self.latest, self.step, self.first, self.begun, self.shown = "", 0, 0, time.monotonic(), 0.0
 
-    def started(self, step: int) -> None:
-        """Training begins, or goes on, at this step."""
-        self.step = self.first = step
+    def started(self, step: int, latest: str = "") -> None:
+        """Training begins, or goes on, at this step, perhaps with an evaluation already."""
+        self.step, self.first, self.latest = step, step, latest
         self.begun = time.monotonic()
 
     def stepped(self, step: int) -> None:
@@ -55,8 +55,7 @@ class LiveLine:
         if self.terminal and now - self.shown >= self.INTERVAL:
             self.shown = now
             width = shutil.get_terminal_size().columns - 1
-            self.stream.write("\r\x1b[2K" + f"{self.latest} {self.pace()}"[:width])
-            self.stream.flush()
+            self.renew(f"{self.latest} {self.pace()}"[:width])
 
     def evaluated(self, step: int, text: str) -> None:
         self.step, self.latest = step, text
@@ -75,7 +74,13 @@ class LiveLine:
         speed = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
         return f"{self.step}/{self.total} {speed} steps/s {clock}"
 
+    def renew(self, text: str) -> None:
+        try:
+            self.stream.write("\r\x1b[2K" + text)
+            self.stream.flush()
+        except OSError:  # the terminal is gone; what is trained must not go with it
+            self.terminal = False
+
     def close(self) -> None:
         if self.terminal:
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
+            self.renew("")

@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtdinterp.checkpoint_files import model_name
+from mtdinterp.checkpoint_files import TRAINING, CheckpointError, check_new, model_name, read_config
 from mtdinterp.commands.flags import (
+    Given,
     add_json_flag,
     add_model_flags,
     add_task_flags,
@@ -32,6 +33,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences a step"},
     "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
     "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "Adam's, at its highest"},
+    "later_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X",
+                   "help": "that of all after layer 1, as a multiple of it"},
     "adam_betas": {"type": number(minimum=0), "nargs": 2, "metavar": ("B1", "B2"), "help": "decays of Adam's means"},
     "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
     "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
@@ -50,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "  mtdinterp train --architecture standard --recipe fast --seed 1\n"
                      "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
                      "  mtdinterp train --resume out/paper")
+    parser.register("action", None, Given)
     add_task_flags(parser)
     add_model_flags(parser)
     parser.add_argument("--heads", type=at_least(1), default=1, metavar="H", help="heads a layer (1)")
@@ -68,19 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wandb", metavar="PROJECT",
                         help="also log to Weights & Biases, offline unless WANDB_MODE says otherwise")
     add_json_flag(parser)
-    defaults = {action.dest: action.default for action in parser._actions}
-    parser.set_defaults(run=lambda options: run(options, defaults))
+    parser.set_defaults(run=run, given=())
 
 
-def run(options: argparse.Namespace, defaults: dict[str, Any]) -> int:
-    _check(options, defaults)
+def run(options: argparse.Namespace) -> int:
+    _check(options)
     out = Path(options.resume or options.out or Path("out") / model_name(
-        options.architecture, options.order, options.length, options.layers, options.seed))
+        options.architecture, options.order, options.length, options.layers, options.seed)).expanduser()
     _check_directory(out, resume=bool(options.resume))
     with ExitStack() as stack:
         with stages(2) as stage:
             stage("importing")
-            run_in_directory = _resume(options) if options.resume else _begin(options, out)
+            run_in_directory = _resume(out) if options.resume else _begin(options, out)
             stage("preparing the held-out set")
             running = stack.enter_context(run_in_directory)
         interrupted = _train(running, options)
@@ -93,28 +96,28 @@ def run(options: argparse.Namespace, defaults: dict[str, Any]) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace, defaults: dict[str, Any]) -> None:
+def _check(options: argparse.Namespace) -> None:
     """What can be refused before anything heavy is imported."""
     check_order_below_length(options)
     if options.wandb and importlib.util.find_spec("wandb") is None:
         raise ValueError("--wandb needs the wandb package: pip install wandb")
-    if options.resume:
-        changed = [name for name, default in defaults.items()
-                   if name not in ("resume", "wandb", "json") and getattr(options, name, default) != default]
-        if changed:
-            flag = changed[0].replace("_", "-")
-            raise ValueError(f"--resume goes on with the run's own settings; leave out --{flag}")
+    given = [name for name in options.given if name not in ("resume", "wandb")]
+    if options.resume and given:
+        raise ValueError(f"--resume goes on with the run's own settings; leave out --{given[0].replace('_', '-')}")
+    for name, architecture in (("d_rel", "disentangled"), ("d_model", "standard")):
+        if name in given and options.architecture != architecture:
+            raise ValueError(f"--{name.replace('_', '-')} is a width of the {architecture} transformer")
 
 
 def _check_directory(path: Path, resume: bool) -> None:
     """Before anything heavy is imported."""
-    from mtdinterp.checkpoint_files import TRAINING, CheckpointError, check_new, read_config
-
     if resume:
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such directory to resume")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)")
+        if not os.access(path, os.W_OK):
+            raise CheckpointError(f"{path}: a run goes on where it was, and this directory cannot be written to")
     else:
         check_new(path, advice="; choose another with --out")
         parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
@@ -137,10 +140,10 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
 
-def _resume(options: argparse.Namespace) -> AbstractContextManager["Run"]:
+def _resume(path: Path) -> AbstractContextManager["Run"]:
     from mtdinterp.training.run import resumed_run
 
-    return resumed_run(options.resume)
+    return resumed_run(path)
 
 
 def _train(running: "Run", options: argparse.Namespace) -> int | None:
@@ -158,11 +161,12 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
             log(trainer.history[-1])
 
         def after_step(trainer: "Trainer") -> bool:
-            line.stepped(trainer.step)
+            if not stop:
+                line.stepped(trainer.step)
             return not stop
 
         try:
-            line.started(trainer.step)
+            line.started(trainer.step, live_evaluation(trainer.history[-1]) if trainer.history else "")
             running.train(after_step, after_evaluation)
         finally:
             line.close()
@@ -173,8 +177,12 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
 def _on_interrupt(stop: list[int]) -> Iterator[None]:
     """Ctrl-C, being asked to terminate, or losing the terminal ends the run after the step it is in; a second time ends
     it at once. Signals that somebody chose to ignore (nohup) stay so."""
+    terminals = [stream.fileno() for stream in (sys.__stdout__, sys.__stderr__) if stream and stream.isatty()]
 
     def handle(number: int, frame: Any) -> None:
+        if number == signal.SIGHUP:  # writing to a terminal that is gone is an error
+            for terminal in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
         if stop:
             raise KeyboardInterrupt
         stop.append(number)
@@ -207,13 +215,6 @@ def live_evaluation(entry: dict[str, Any]) -> str:
     """One evaluation where there is little room."""
     loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f} "
     return f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {_number(entry['beta'])} {entry['branch']}"
-
-
-def describe_evaluation(entry: dict[str, Any]) -> str:
-    """One evaluation in a few words."""
-    loss = "" if entry["loss"] is None else f"  loss {entry['loss']:.5f}"
-    beta = _number(entry["beta"])
-    return f"KL {entry['kl']:.5f} = {entry['ratio']:.3f}× one-step  β {beta} {entry['branch']}{loss}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -7,6 +7,7 @@ Learned embedding, Q/K/V/O projections, score[i, j] = q_i·(k_j + R_K[i-j])/√d
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -76,7 +77,8 @@ class Embed(nn.Module):
         nn.init.normal_(self.W_E)
 
     def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        return self.W_E[tokens]
+        # Not W_E[tokens]: the gradient of an index adds up in whatever order threads come, so no run could be repeated.
+        return F.embedding(tokens, self.W_E)
 
 
 class StandardTransformer(LensTransformer):

@@ -38,7 +38,7 @@ TARGETS = (("-march=native",), ("-mcpu=native",), ())
 log = logging.getLogger("mtdinterp")
 
 
-class BuildError(RuntimeError):
+class BuildError(OSError):
     """The kernels could not be compiled, with the reason in one sentence."""
 
 
@@ -49,7 +49,7 @@ def load_library() -> ctypes.CDLL | None:
 
     try:
         return ctypes.CDLL(str(library_path()))
-    except (BuildError, OSError) as error:
+    except OSError as error:
         log.warning("mtdinterp: compiled kernels are not available, using the slower ones (%s)", error)
         return None
 

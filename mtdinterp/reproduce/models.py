@@ -43,9 +43,10 @@ class TrainedModels:
     def get(self, entry: Entry) -> Checkpoint:
         path = self.directory / entry.name
         # Resuming prepares a held-out set, which takes seconds: not for a run that is finished.
-        if not (path.exists() and _finished(load_checkpoint(path))):
-            with entry_run(entry, path) as run:
-                run.train(after_evaluation=self._report(entry))
+        if path.exists() and _finished(found := load_checkpoint(path)) and entry.made(found.config):
+            return found
+        with entry_run(entry, path) as run:
+            run.train(after_evaluation=self._report(entry))
         return load_checkpoint(path)
 
     def _report(self, entry: Entry) -> Callable[[Trainer], None]:

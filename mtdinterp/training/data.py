@@ -18,7 +18,7 @@ from mtdinterp.training.recipes import Recipe
 
 CHUNK_TOKENS = 2**20
 TRAINING_SEED = 1
-"""Second word of the seed of training data, which keeps it apart from everything else that is drawn."""
+"""Second word of the seed of training data, which keeps it apart from what is drawn to look at or to score."""
 
 
 @dataclass(frozen=True)

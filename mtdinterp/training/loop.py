@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtdinterp.models import LensTransformer, prediction_loss
 from mtdinterp.native import use_kernels
@@ -50,8 +50,10 @@ class Trainer:
         self.model.to(self.recipe.device).train()
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.fused = fused and self.recipe.device == "cpu" and use_kernels()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.recipe.learning_rate,
-                                          betas=self.recipe.adam_betas, fused=fused)
+        groups = rate_groups(self.model, self.recipe.later_rate)
+        self.shares = tuple(groups)
+        self.optimizer = torch.optim.Adam([{"params": parameters} for parameters in groups.values()],
+                                          lr=self.recipe.learning_rate, betas=self.recipe.adam_betas, fused=fused)
 
     @property
     def finished(self) -> bool:
@@ -87,8 +89,8 @@ class Trainer:
     def take_step(self, batch: Batch) -> float:
         """One update; the loss before it."""
         device, size = self.recipe.device, self.recipe.micro_batch_size or len(batch.tokens)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate_at(self.step)
+        for group, share in zip(self.optimizer.param_groups, self.shares, strict=True):
+            group["lr"] = share * self.recipe.rate_at(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for tokens, targets in zip(batch.tokens.split(size), batch.targets.split(size), strict=True):
@@ -163,3 +165,12 @@ class Trainer:
         self.step, self.seconds = state["step"], state["seconds"]
         self.losses = state["losses"].tolist()
         self.history = json.loads(state["history"])
+
+
+def rate_groups(model: LensTransformer, later_rate: float) -> dict[float, list[nn.Parameter]]:
+    """Parameters by their share of the learning rate: 1 for the embedding and layer 1, `later_rate` for the others."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        share = 1.0 if name.startswith(("embed.", "blocks.0.")) else later_rate
+        groups.setdefault(share, []).append(parameter)
+    return groups

@@ -25,6 +25,8 @@ class Recipe:
     steps: int
     batch_size: int
     learning_rate: float
+    later_rate: float = 1.0
+    """The learning rate of all that comes after layer 1, as a multiple of layer 1's."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """Decay of Adam's running means of the gradient and of its square."""
     schedule: str = "cosine"
@@ -49,7 +51,8 @@ class Recipe:
         object.__setattr__(self, "warmup", check_count("warmup", self.warmup, minimum=0))
         if self.micro_batch_size is not None:
             object.__setattr__(self, "micro_batch_size", check_count("micro_batch_size", self.micro_batch_size))
-        check_number("learning_rate", self.learning_rate, minimum=0, exclusive=True)
+        for name in ("learning_rate", "later_rate"):
+            check_number(name, getattr(self, name), minimum=0, exclusive=True)
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas: expected two numbers in [0, 1), got {self.adam_betas}")
         check_option("schedule", self.schedule, SCHEDULES)
@@ -94,7 +97,7 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
     Where there is nothing to tie (fewer than three layers, several heads) it starts from the default.
     """
     if n_layers < 3 or n_heads > 1:
-        return replace(fast(architecture), initialisation="default")
+        return replace(fast(architecture, max(3, n_layers)), initialisation="default")
     if architecture == "standard":
         return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK)
     if n_layers >= 5:

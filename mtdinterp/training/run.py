@@ -2,12 +2,11 @@
 
 Every file is replaced in one step, and everything that decides how training goes on is in one of them, `training.pt`,
 so a run that is killed anywhere leaves a directory that loads and resumes. The checkpoint is the model at its last
-evaluation, which is the last line of its history; the state may be from before or after that. The directory is locked
-while a run writes to it; the lock ends with the process, however that ends.
+evaluation, which is the last line of its history as it is loaded; the state may be from before or after that. The
+directory is locked while a run writes to it; the lock ends with the process, however that ends.
 """
 
 import errno
-import hashlib
 import io
 import logging
 import os
@@ -15,13 +14,14 @@ import pickle
 import struct
 import time
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mtdinterp.checkpoint_files import SCHEMA, TRAINING, UNFINISHED, CheckpointError, check_new, read_config
 from mtdinterp.checkpoints.digests import config_digest
@@ -36,7 +36,7 @@ from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
 UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, struct.error,
-              pickle.UnpicklingError)
+              pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
 """What reading a damaged or foreign file may raise."""
 RUN_PARTS = ("model", "task", "recipe", "seeds")
 """What of a configuration decides how a run goes on."""
@@ -62,7 +62,8 @@ def new_run(
         config = describe(model, task, recipe.to_dict(), seeds)
         write_config(staging, config)
         run = Run(staging, trainer, config)
-        run.save()
+        run.save_state()
+        run.save_evaluation()
         open_to_umask(staging)
         try:
             staging.rename(target)
@@ -132,24 +133,21 @@ class Run:
         self.trainer.run(stepped, evaluated)
         self.save_state()
 
-    def save(self) -> None:
-        """All that there is to save now."""
-        self.save_state()
-        if not self.trainer.history or self.trainer.history[-1]["step"] == self.trainer.step:
-            self.save_evaluation()
-
     def save_evaluation(self) -> None:
-        """The model as it was evaluated just now, and the history to there; the state has its own copies."""
-        write_weights(self.path, self.trainer.model, self.config)
+        """The model as it was evaluated just now, and the history to there; the state has its own copies.
+
+        The history first: what it says of steps after the weights' own is not read.
+        """
         write_history(self.path, self.trainer.history)
+        write_weights(self.path, self.trainer.model, self.config, self.trainer.step)
 
     def save_state(self) -> None:
         """What resuming goes by, alone."""
+        state = {**self.trainer.state(), "schema": SCHEMA, "config_sha256": config_digest(self.config, RUN_PARTS)}
         content = io.BytesIO()
-        torch.save({**self.trainer.state(), "config_sha256": config_digest(self.config, RUN_PARTS)}, content)
-        state = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
-        with replacing(self.path / TRAINING) as path, path.open("wb") as file:
-            torch.save({"schema": SCHEMA, "sha256": _sha256(state), "state": state}, file)
+        torch.save(state, content)
+        with replacing(self.path / TRAINING) as path:
+            path.write_bytes(content.getvalue())
         self.saved_at = time.monotonic()
 
 
@@ -157,34 +155,23 @@ def read_state(source: Path) -> dict[str, Any]:
     """The contents of training.pt: tensors and plain values; anything else in it is refused, not executed."""
     path = source / TRAINING
     try:
-        outer = _load(path)
-        if not isinstance(outer, dict) or outer.get("schema") != SCHEMA:
-            raise CheckpointError(f"{path}: expected checkpoint schema {SCHEMA}, or not written by mtdinterp")
-        # torch does not look at the checksums of its own format.
-        if _sha256(outer["state"]) != outer["sha256"]:
-            raise CheckpointError(f"{path}: damaged (it does not have its checksum)")
-        state = _load(io.BytesIO(outer["state"].numpy().tobytes()))
-        if not isinstance(state, dict):
-            raise TypeError(f"expected a dict, got {type(state).__name__}")
-    except CheckpointError:
-        raise
+        content = io.BytesIO(path.read_bytes())
+        with zipfile.ZipFile(content) as archive:  # torch's own format, whose checksums torch does not look at
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile
+        content.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about foreign pickles, which are refused anyway
+            state = torch.load(content, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
     except UNREADABLE as error:
         reason = ("it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError)
                   else "it cannot be read")
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
+    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+        raise CheckpointError(f"{path}: expected checkpoint schema {SCHEMA}, or not written by mtdinterp")
     return state
-
-
-def _load(source: Path | io.BytesIO) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about foreign pickles, which are refused anyway
-        return torch.load(source, map_location="cpu", weights_only=True)
-
-
-def _sha256(data: Tensor) -> str:
-    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
 
 
 def _check_device(name: str) -> None:

@@ -16,7 +16,7 @@ from mtdinterp.checkpoints.save import describe
 from mtdinterp.models import LensTransformer, new_model
 from mtdinterp.task import MTDTask
 from mtdinterp.training.recipes import Recipe, recipe_for
-from mtdinterp.training.run import RUN_PARTS, Run, new_run, resumed_run
+from mtdinterp.training.run import Run, new_run, resumed_run
 
 VOCAB_SIZE, TASK_SEED = 5, 0
 
@@ -58,9 +58,9 @@ class Entry:
         """Whether a checkpoint with this configuration comes from just this task, shape, recipe and seed."""
         wanted, (model, _) = self.model(), build(Path(self.name), config)
         own = describe(wanted, self.task, self.full_recipe.to_dict(), self.seeds)
-        # Of the model, older files may lack a field that has its default.
-        others = [part for part in RUN_PARTS if part != "model"]
-        return model.config == wanted.config and config_digest(own, others) == config_digest(config, others)
+        # Older files may lack a field of the model or the recipe that has its default.
+        same = model.config == wanted.config and Recipe.from_dict(config["recipe"]) == self.full_recipe
+        return same and config_digest(own, ("task", "seeds")) == config_digest(config, ("task", "seeds"))
 
 
 def zoo_task(order: int) -> MTDTask:
@@ -84,7 +84,7 @@ ENTRIES = (
 def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
     """The run of a model in a directory: the one that is there, if it is of this model, or a new one."""
     model, recipe = entry.model(), entry.full_recipe
-    if not directory.exists():
+    if not directory.exists() or not any(directory.iterdir()):
         with new_run(directory, model, entry.task, recipe, entry.seeds) as run:
             yield run
         return

@@ -1,12 +1,13 @@
 """Reproductions say what their numbers say: small settings, and truths that hold for them."""
 
 import csv
+import dataclasses
 from functools import partial
 
 import pytest
 import torch
 
-from mtdinterp import load_checkpoint
+from mtdinterp import CheckpointError, load_checkpoint
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.estimators import tune_learning_rate
 from mtdinterp.metrics import row_kl, score
@@ -244,3 +245,7 @@ def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
     again: list[str] = []
     assert TrainedModels(tmp_path, again.append).get(entry).history == checkpoint.history
     assert again == []
+    # A finished run by another recipe is not this model.
+    other = dataclasses.replace(entry, changes={**entry.changes, "learning_rate": 1e-4})
+    with pytest.raises(CheckpointError, match="is not that of"):
+        TrainedModels(tmp_path).get(other)

@@ -1,8 +1,6 @@
 """Runs in directories: bit-identical after any interruption, loadable at any instant, never two in one place."""
 
 import dataclasses
-import hashlib
-import io
 import json
 import os
 import pickle
@@ -51,8 +49,7 @@ def without_time(history):
 @pytest.fixture
 def uninterrupted(tmp_path):
     with begin(tmp_path / "whole") as run:
-        run.trainer.run()
-        run.save()
+        run.train()
     return tmp_path / "whole"
 
 
@@ -60,13 +57,11 @@ def uninterrupted(tmp_path):
 def test_a_resumed_run_ends_with_the_same_bits(stop_at, tmp_path, uninterrupted):
     with begin(tmp_path / "parts") as run:
         if stop_at:
-            run.trainer.run(after_step=lambda trainer: trainer.step < stop_at)
-        run.save()
+            run.train(after_step=lambda trainer: trainer.step < stop_at)
     for _ in range(20):  # a few steps at a time to the end
         with resumed_run(tmp_path / "parts", HELD_OUT) as run:
             end = run.trainer.step + 11
-            run.trainer.run(after_step=lambda trainer, end=end: trainer.step < end)
-            run.save()
+            run.train(after_step=lambda trainer, end=end: trainer.step < end)
         if run.trainer.finished:
             break
     assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
@@ -76,13 +71,11 @@ def test_a_resumed_run_ends_with_the_same_bits(stop_at, tmp_path, uninterrupted)
 
 def test_what_was_trained_after_the_last_save_is_done_again(tmp_path, uninterrupted):
     with begin(tmp_path / "parts") as run:
-        run.trainer.run(after_step=lambda trainer: trainer.step < 17)
-        run.save()
+        run.train(after_step=lambda trainer: trainer.step < 17)
         run.trainer.run(after_step=lambda trainer: trainer.step < 33)  # lost: the process ends here
     with resumed_run(tmp_path / "parts", HELD_OUT) as run:
         assert run.trainer.step == 17
-        run.trainer.run()
-        run.save()
+        run.train()
     assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
 
 
@@ -147,6 +140,36 @@ def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
     assert f"step {step} of 1000000" in output
 
 
+LOSE_THE_TERMINAL = """
+import os, pathlib, pty, sys, time
+out, *command = sys.argv[1:]
+process, terminal = pty.fork()
+if process == 0:
+    os.execv(command[0], command)
+os.set_blocking(terminal, False)
+seen = b""
+while b"steps/s" not in seen:
+    time.sleep(0.02)
+    try:
+        seen += os.read(terminal, 65536)
+    except BlockingIOError:
+        pass
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+
+def test_losing_the_terminal_saves(tmp_path):
+    """With the live line: writing it to a terminal that is gone must not get in the way."""
+    command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "1000000", "--save-every", "1000000", "--out",
+               str(tmp_path / "run")]
+    command[command.index("--batch-size") + 1] = "20000"  # a step takes longer than the line's interval
+    result = subprocess.run([sys.executable, "-c", LOSE_THE_TERMINAL, str(tmp_path / "run"), *command],
+                            env=environment(), check=True, capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == str(128 + signal.SIGHUP)
+    assert read_state(tmp_path / "run")["step"] > 0
+
+
 def test_two_runs_never_write_to_one_directory(tmp_path):
     with begin(tmp_path / "run"):
         with pytest.raises(CheckpointError, match="a run is writing there"):
@@ -164,9 +187,8 @@ def test_two_runs_that_begin_at_once_do_not_share(tmp_path):
     def attempt():
         barrier.wait()
         try:
-            with begin(tmp_path / "run") as run:
+            with begin(tmp_path / "run"):
                 outcomes.append("began")
-                run.save()
                 barrier.wait(10)
         except CheckpointError:
             outcomes.append("refused")
@@ -189,8 +211,7 @@ def test_a_run_is_not_replaced_by_a_checkpoint(stopped):
 @pytest.fixture
 def stopped(tmp_path):
     with begin(tmp_path / "run") as run:
-        run.trainer.run(after_step=lambda trainer: trainer.step < 8)
-        run.save()
+        run.train(after_step=lambda trainer: trainer.step < 8)
     return tmp_path / "run"
 
 
@@ -210,17 +231,17 @@ def test_a_truncated_state_is_one_clear_error(stopped):
         resuming(stopped)
 
 
-def test_a_state_of_another_model_or_version_is_refused(stopped):
-    outer = torch.load(stopped / "training.pt", weights_only=True)
-    for foreign in ({**outer, "schema": 99}, [1, 2, 3]):
+def test_a_state_of_another_version_is_refused(stopped):
+    state = torch.load(stopped / "training.pt", weights_only=True)
+    for foreign in ({**state, "schema": 99}, [1, 2, 3]):
         torch.save(foreign, stopped / "training.pt")
         with pytest.raises(CheckpointError, match="expected checkpoint schema"):
             resuming(stopped)
 
 
 def test_a_state_of_another_run_is_refused(stopped, tmp_path):
-    with new_run(tmp_path / "other", fresh(), TASK, RECIPE, {"task": 0, "model": 6}, HELD_OUT) as run:
-        run.save()
+    with new_run(tmp_path / "other", fresh(), TASK, RECIPE, {"task": 0, "model": 6}, HELD_OUT):
+        pass
     shutil.copy(tmp_path / "other" / "training.pt", stopped / "training.pt")
     with pytest.raises(CheckpointError, match="belongs to another config"):
         resuming(stopped)
@@ -234,29 +255,33 @@ def test_a_changed_recipe_is_noticed(stopped):
         resuming(stopped)
 
 
-def test_a_kill_between_the_files_of_a_save_loses_no_evaluation(tmp_path, uninterrupted, monkeypatch):
+@pytest.mark.parametrize("file", ["history", "weights"])
+def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(file, tmp_path, uninterrupted, monkeypatch):
+    """The evaluation of step 28 is in one file and not in the other: neither in what is loaded, nor lost."""
     with begin(tmp_path / "parts") as run:
-        run.trainer.run(after_step=lambda trainer: trainer.step < 28)
+        run.train(after_step=lambda trainer: trainer.step < 27)
 
         def killed(*arguments):
             raise SystemExit
 
-        monkeypatch.setattr("mtdinterp.training.run.write_weights", killed)
+        monkeypatch.setattr(f"mtdinterp.training.run.write_{file}", killed)
         with pytest.raises(SystemExit):
-            run.save()
+            run.train()
         monkeypatch.undo()
+    killed_run = load_checkpoint(tmp_path / "parts")
+    assert killed_run.history[-1]["step"] == 21
+    assert HELD_OUT.score(killed_run.model).kl == pytest.approx(killed_run.history[-1]["kl"], abs=1e-12)
     with resumed_run(tmp_path / "parts", HELD_OUT) as run:
-        assert run.trainer.step == 28
-        run.trainer.run()
-        run.save()
+        assert run.trainer.step == 27
+        run.train()
     whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
     assert without_time(whole) == without_time(parts)
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
-    wild = dataclasses.replace(RECIPE, learning_rate=1e30, schedule="constant")
+    wild = dataclasses.replace(RECIPE, learning_rate=1e30, schedule="constant", save_every=1)
     with begin(tmp_path / "run", wild) as run, pytest.raises(DivergedError, match="try a smaller learning rate"):
-        run.trainer.run(after_step=lambda trainer: run.save() or True)
+        run.train()
     assert all(tensor.isfinite().all() for tensor in weights_of(tmp_path / "run").values())
     resuming(tmp_path / "run")
 
@@ -282,6 +307,7 @@ VARIANTS = {
     "sampled": {"targets": "sampled", "schedule": "constant"},
     "all positions": {"supervision": "all", "warmup": 9, "initialisation": "torch"},
     "micro-batches": {"micro_batch_size": 3, "adam_betas": (0.8, 0.9)},
+    "two rates": {"later_rate": 0.3},
 }
 
 
@@ -336,11 +362,7 @@ class Hostile:
 
 def test_a_hostile_pickle_executes_nothing(stopped, tmp_path):
     Hostile.witness = tmp_path / "witness"
-    inner = io.BytesIO()
-    torch.save({"step": Hostile()}, inner)
-    state = torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)
-    nested = {"schema": 1, "sha256": hashlib.sha256(inner.getvalue()).hexdigest(), "state": state}
-    for content in ({"schema": 1, "step": Hostile()}, Hostile(), nested):
+    for content in ({"schema": 1, "step": Hostile()}, {**read_state(stopped), "seconds": Hostile()}, Hostile()):
         torch.save(content, stopped / "training.pt")
         with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
             resuming(stopped)
@@ -364,7 +386,7 @@ def test_a_flipped_bit_in_the_state_is_noticed(stopped):
         except CheckpointError:
             noticed += 1
             continue
-        # What is left is padding around the one record that matters.
+        # What is left are bits that say nothing: times of the archive's entries, padding between them.
         assert equal(state["model"], good["model"])
         assert state["history"] == good["history"]
     assert noticed > 150
@@ -383,13 +405,11 @@ def test_finished_runs_stay_as_they_are(uninterrupted):
     before = weights_of(uninterrupted)
     with resumed_run(uninterrupted, HELD_OUT) as run:
         assert run.trainer.finished
-        run.trainer.run()
-        run.save()
+        run.train()
     assert equal(before, weights_of(uninterrupted))
 
 
 def test_another_recipe_is_another_run(tmp_path, uninterrupted):
     with begin(tmp_path / "other", dataclasses.replace(RECIPE, learning_rate=5e-3)) as run:
-        run.trainer.run()
-        run.save()
+        run.train()
     assert not equal(weights_of(uninterrupted), weights_of(tmp_path / "other"))

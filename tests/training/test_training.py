@@ -5,7 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    StandardConfig,
+    StandardTransformer,
+    prediction_loss,
+)
 from mtdinterp.task import MTDTask, predict_next
 from mtdinterp.training import PAPER, DivergedError, HeldOut, Recipe, Trainer, fast, initialise, recipe_for
 from mtdinterp.training.data import batches, conditional_probs, targets_of
@@ -69,6 +75,44 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
     for (name, left), right in zip(first.model.named_parameters(), second.model.parameters(), strict=True):
         assert torch.equal(left, right), name
     assert not torch.equal(first.model.W_U, other.model.W_U)
+
+
+@pytest.mark.parametrize("build", [disentangled, standard])
+@pytest.mark.parametrize("kernel", ["eager", "auto"])
+def test_gradients_are_the_same_bits_on_several_threads(build, kernel, monkeypatch):
+    monkeypatch.setenv("MTDINTERP_KERNEL", kernel)
+    model, data = build(), TASK.sample(256, LENGTH, seed=0)
+    initialise(model, "default", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = set()
+        for _ in range(10):
+            loss = prediction_loss(model, data.tokens, data.next_probs.float())
+            gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+            found.add(b"".join(part.numpy().tobytes() for part in gradients if part is not None))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+def test_layers_may_have_rates_of_their_own():
+    recipe = dataclasses.replace(TINY, steps=1, later_rate=0.25, schedule="constant", initialisation="default")
+    for build in (disentangled, standard):
+        model = build()
+        initialise(model, recipe.initialisation, 0)
+        start = {name: value.clone() for name, value in model.state_dict().items()}
+        Trainer(model, TASK, recipe, 0, HELD_OUT).run()
+        # Adam's first step moves every weight that has a gradient by just its rate.
+        moved = {name: (value - start[name]).abs().max().item() for name, value in model.state_dict().items()}
+        for name, distance in moved.items():
+            first = name.startswith(("embed.", "blocks.0."))
+            assert distance == pytest.approx(0.01 if first else 0.0025, rel=1e-2) or distance == 0, name
+        assert {round(distance, 4) for distance in moved.values()} >= {0.01, 0.0025}
+
+
+def test_several_heads_do_not_change_the_depth_of_a_recipe():
+    assert fast(n_layers=5, n_heads=2).steps == fast(n_layers=5).steps
 
 
 def test_micro_batches_add_up_to_the_batch():
