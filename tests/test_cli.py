@@ -16,10 +16,10 @@ from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
-from mtdinterp.commands.train import RECIPE_FLAGS
+from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES
 from mtdinterp.native.step import LOSSES
 from mtdinterp.training.initialise import INITIALISATIONS
-from mtdinterp.training.recipes import SCHEDULES, SUPERVISIONS, TARGETS, Recipe
+from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -193,6 +193,21 @@ def test_the_choices_of_flags_are_those_of_recipes():
              "supervision": SUPERVISIONS}
     assert {name: tuple(flag["choices"]) for name, flag in RECIPE_FLAGS.items() if "choices" in flag} == known
     assert set(RECIPE_FLAGS) == {field.name for field in dataclasses.fields(Recipe)} - {"name"}
+
+
+def test_help_says_what_the_recipes_are():
+    words = " ".join(RECIPES.split())
+    three, five, standard = fast(), fast(n_layers=5), fast("standard")
+    assert f"Adam {three.adam_betas} to the true" in words
+    assert f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start" in words
+    assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
+    assert f"(standard: {standard.learning_rate:g})" in words
+    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g} in layer 1 and "
+            f"{five.later_rate * five.learning_rate:g} after it") in words
+    assert (f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} steps at a "
+            f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start") in words
+    assert {standard.steps, three.steps} == {8000}
+    assert all(f" {name} " in words for name in INITIALISATIONS)
 
 
 def test_kernels_that_are_insisted_on_and_cannot_be_built_are_one_sentence(tmp_path):

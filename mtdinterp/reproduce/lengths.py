@@ -86,7 +86,7 @@ def _sentences(numbers: dict[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
             f"{high['over_one_step']:.3f} ± {high['over_one_step_stderr']:.3f} (m = {high['order']}, T = "
             f"{high['length']}) times the KL of tuned one-step mirror descent on the same sequences; one seed each.")
     if sentences:
-        sentences.append("They were trained by the fast recipe, not the paper's (see parameters), and this task was "
+        sentences.append("They were trained by the fast recipe, not the paper's (see parameters), and their π was "
                          "among those on which that recipe was chosen.")
     if numbers["paper_recipe_over_one_step"]:
         sentences.append("The paper's own recipe in full, as it stands after its last step, has "

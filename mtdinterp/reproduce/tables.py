@@ -138,14 +138,17 @@ def _parameter_rows() -> list[dict[str, str]]:
     recipes = {"disentangled": fast(), "five layers": fast(n_layers=5), "standard": fast("standard")}
     for component, recipe in recipes.items():
         rows += [(component, "Adam's rate", _rate(PAPER), _rate(recipe)),
+                 (component, "Adam's decays", "not said", "{:g}, {:g}".format(*recipe.adam_betas)),
+                 (component, "start", "not said", recipe.initialisation),
                  (component, "batch, steps", f"{PAPER.batch_size}, {PAPER.steps:,}",
                   f"{recipe.batch_size}, {recipe.steps:,}")]
     return [dict(zip(("component", "parameter", "paper", "here"), row, strict=True)) for row in rows]
 
 
 def _rate(recipe: Recipe) -> str:
+    later = f" (layer 1), {recipe.later_rate * recipe.learning_rate:g}" if recipe.later_rate != 1 else ""
     warmup = f", warm-up {recipe.warmup}" if recipe.warmup else ""
-    return f"{recipe.learning_rate:g}, {recipe.schedule}{warmup}"
+    return f"{recipe.learning_rate:g}{later}, {recipe.schedule}{warmup}"
 
 
 def _targets(recipe: Recipe) -> str:

@@ -101,8 +101,8 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
     if architecture == "standard":
         return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK)
     if n_layers >= 5:
-        return Recipe(name="fast", steps=30_000, batch_size=64, learning_rate=1e-2, warmup=500, adam_betas=QUICK,
-                      evaluate_every=1000)
+        return Recipe(name="fast", steps=20_000, batch_size=64, learning_rate=2e-2, later_rate=0.2, warmup=500,
+                      adam_betas=QUICK, evaluate_every=1000)
     return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK)
 
 
