@@ -61,7 +61,8 @@ WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for o
 """The lag blocks as wide for every number of lags: the start then knows nothing of it."""
 ABLATIONS = {
     "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
-    "cross-entropy-L5": Group(layers=5, seeds=3, changes={"loss": "cross-entropy", "steps": 10_000}),
+    "cross-entropy-L5": Group(layers=5, seeds=3, changes={
+        "loss": "cross-entropy", "steps": 10_000, "learning_rate": 1e-2, "later_rate": 1.0}),
     "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
     "all-positions": Group(seeds=3, changes={"supervision": "all"}),
 }

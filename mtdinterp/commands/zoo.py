@@ -56,6 +56,7 @@ def _table(entries: list[dict[str, Any]]) -> str:
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
              for row in (header, *rows)]
     lines += ["", "KL(truth ‖ prediction) on held-out sequences; ratio: over that of tuned one-step mirror descent.",
+              "Training: wall clock of the run that made it; the long ones had one core of a busy machine.",
               f"Load one with mtdinterp.load_checkpoint({entries[0]['name']!r})."]
     return "\n".join(lines)
 
