@@ -202,8 +202,8 @@ def test_help_says_what_the_recipes_are():
     assert f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start" in words
     assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
-    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g} in layer 1 and "
-            f"{five.later_rate * five.learning_rate:g} after it") in words
+    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, after a tenth of them "
+            f"{five.later_rate * five.learning_rate:g} in all layers but the first") in words
     assert (f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} steps at a "
             f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start") in words
     assert {standard.steps, three.steps} == {8000}

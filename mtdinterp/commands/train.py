@@ -34,7 +34,7 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
     "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "Adam's, at its highest"},
     "later_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X",
-                   "help": "that of all after layer 1, as a multiple of it"},
+                   "help": "what later layers have of that, after a tenth of the steps"},
     "adam_betas": {"type": number(minimum=0), "nargs": 2, "metavar": ("B1", "B2"), "help": "decays of Adam's means"},
     "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
     "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
@@ -50,8 +50,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
 
 RECIPES = """\
   fast   Adam (0.9, 0.95) to the true next distribution, batch 64, warm-up, cosine decay, tied start.
-         3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps, rate 0.02 in layer 1
-         and 0.004 after it.
+         3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps, rate 0.01, after a tenth
+         of them 0.003 in all layers but the first.
   paper  Adam (0.9, 0.999) to one-hot targets, batch 128, 500000 steps at a constant 0.001, small normal start.
   Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry, mirrored breaks it the
   other way, default has uniform attention, small is N(0, 0.02) everywhere, torch is as PyTorch's own layers."""

@@ -146,7 +146,7 @@ def _parameter_rows() -> list[dict[str, str]]:
 
 
 def _rate(recipe: Recipe) -> str:
-    later = f" (layer 1), {recipe.later_rate * recipe.learning_rate:g}" if recipe.later_rate != 1 else ""
+    later = f" to {recipe.later_rate * recipe.learning_rate:g} (after layer 1)" if recipe.later_rate != 1 else ""
     warmup = f", warm-up {recipe.warmup}" if recipe.warmup else ""
     return f"{recipe.learning_rate:g}{later}, {recipe.schedule}{warmup}"
 

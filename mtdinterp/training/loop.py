@@ -50,9 +50,7 @@ class Trainer:
         self.model.to(self.recipe.device).train()
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.fused = fused and self.recipe.device == "cpu" and use_kernels()
-        groups = rate_groups(self.model, self.recipe.later_rate)
-        self.shares = tuple(groups)
-        self.optimizer = torch.optim.Adam([{"params": parameters} for parameters in groups.values()],
+        self.optimizer = torch.optim.Adam([{"params": some} for some in self.parameter_groups()],
                                           lr=self.recipe.learning_rate, betas=self.recipe.adam_betas, fused=fused)
 
     @property
@@ -86,10 +84,21 @@ class Trainer:
         finally:
             source.close()  # type: ignore[attr-defined]
 
+    def parameter_groups(self) -> list[list[nn.Parameter]]:
+        """Those of the embedding and layer 1, and those after it; all of them together if they share their rate."""
+        if self.recipe.later_rate == 1:
+            return [list(self.model.parameters())]
+        early: list[nn.Parameter] = []
+        later: list[nn.Parameter] = []
+        for name, parameter in self.model.named_parameters():
+            (early if name.startswith(("embed.", "blocks.0.")) else later).append(parameter)
+        return [early, later]
+
     def take_step(self, batch: Batch) -> float:
         """One update; the loss before it."""
         device, size = self.recipe.device, self.recipe.micro_batch_size or len(batch.tokens)
-        for group, share in zip(self.optimizer.param_groups, self.shares, strict=True):
+        shares = (1.0, self.recipe.later_share(self.step))
+        for group, share in zip(self.optimizer.param_groups, shares, strict=False):
             group["lr"] = share * self.recipe.rate_at(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
@@ -165,12 +174,3 @@ class Trainer:
         self.step, self.seconds = state["step"], state["seconds"]
         self.losses = state["losses"].tolist()
         self.history = json.loads(state["history"])
-
-
-def rate_groups(model: LensTransformer, later_rate: float) -> dict[float, list[nn.Parameter]]:
-    """Parameters by their share of the learning rate: 1 for the embedding and layer 1, `later_rate` for the others."""
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        share = 1.0 if name.startswith(("embed.", "blocks.0.")) else later_rate
-        groups.setdefault(share, []).append(parameter)
-    return groups

@@ -26,7 +26,7 @@ class Recipe:
     batch_size: int
     learning_rate: float
     later_rate: float = 1.0
-    """The learning rate of all that comes after layer 1, as a multiple of layer 1's."""
+    """What all that comes after layer 1 has of the learning rate, from a tenth of the steps on."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """Decay of Adam's running means of the gradient and of its square."""
     schedule: str = "cosine"
@@ -67,6 +67,10 @@ class Recipe:
         falling = 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
         return self.learning_rate * rising * falling
 
+    def later_share(self, step: int) -> float:
+        """1 at first: where later layers do not keep up with it, layer 1 may leave the plateau the mirrored way."""
+        return self.later_rate ** min(1.0, 10 * step / self.steps)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -101,7 +105,7 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
     if architecture == "standard":
         return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK)
     if n_layers >= 5:
-        return Recipe(name="fast", steps=20_000, batch_size=64, learning_rate=2e-2, later_rate=0.2, warmup=500,
+        return Recipe(name="fast", steps=20_000, batch_size=64, learning_rate=1e-2, later_rate=0.3, warmup=500,
                       adam_betas=QUICK, evaluate_every=1000)
     return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK)
 

@@ -97,12 +97,14 @@ def test_gradients_are_the_same_bits_on_several_threads(build, kernel, monkeypat
 
 
 def test_layers_may_have_rates_of_their_own():
-    recipe = dataclasses.replace(TINY, steps=1, later_rate=0.25, schedule="constant", initialisation="default")
+    recipe = dataclasses.replace(TINY, steps=10, later_rate=0.25, schedule="constant", initialisation="default")
+    assert [recipe.later_share(step) for step in (0, 1, 9)] == [1, 0.25, 0.25]
     for build in (disentangled, standard):
         model = build()
         initialise(model, recipe.initialisation, 0)
         start = {name: value.clone() for name, value in model.state_dict().items()}
-        Trainer(model, TASK, recipe, 0, HELD_OUT).run()
+        trainer = Trainer(model, TASK, recipe, 0, HELD_OUT, step=1)
+        trainer.run(after_step=lambda trainer: False)
         # Adam's first step moves every weight that has a gradient by just its rate.
         moved = {name: (value - start[name]).abs().max().item() for name, value in model.state_dict().items()}
         for name, distance in moved.items():
