@@ -62,7 +62,7 @@ WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for o
 ABLATIONS = {
     "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
     "cross-entropy-L5": Group(layers=5, seeds=3, changes={
-        "loss": "cross-entropy", "steps": 10_000, "learning_rate": 1e-2, "later_rate": 1.0}),
+        "loss": "cross-entropy", "steps": 10_000, "later_rate": 1.0}),
     "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
     "all-positions": Group(seeds=3, changes={"supervision": "all"}),
 }

@@ -269,6 +269,23 @@ def test_a_live_line_renews_itself_on_a_terminal(monkeypatch):
     assert "\n" not in shown
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_stops_watching_does_not_stop_training(terminal):
+    class Gone(io.StringIO):
+        def isatty(self):
+            return terminal
+
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    line = LiveLine(100, Gone())
+    line.started(0)
+    line.stepped(1)
+    line.evaluated(2, "KL 1")
+    line.stepped(3)
+    line.close()
+
+
 def test_a_reading_that_does_not_apply_is_null(capsys, tmp_path):
     """One layer has no second one to average what it attends to."""
     assert main([*TINY, "--out", str(tmp_path / "run"), "--layers", "1", "--json"]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mtdinterp.cli import build_parser
+from mtdinterp.cli import COMMANDS, build_parser
 from mtdinterp.report.definitions import terms_page
 
 ROOT = Path(__file__).parent.parent
@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for found, block in fenced if found == language]
 
 
 def commands() -> list[str]:
@@ -26,6 +27,10 @@ def commands() -> list[str]:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_commands_are_found():
+    assert {line.split()[1] for line in commands()} == set(COMMANDS) - {"zoo"}  # which is named in a sentence
 
 
 @pytest.mark.parametrize("command", commands())

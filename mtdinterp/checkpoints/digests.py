@@ -10,8 +10,8 @@ from torch import Tensor
 
 CHECKSUMS = "checksums"
 """Where the weights' file keeps them: of its tensors, and of what its configuration says of model and task."""
-STEP = "step"
-"""And of a run, the step that they are from."""
+EVALUATION = "evaluation"
+"""And of a run, the line of its history that is about them."""
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 
 from mtdinterp.checkpoint_files import CONFIG, HISTORY, WEIGHTS, CheckpointError, find_checkpoint, read_config
-from mtdinterp.checkpoints.digests import CHECKSUMS, STEP, config_digest, tensors_digest
+from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.checks import check_option
 from mtdinterp.models import (
@@ -54,9 +53,10 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
-    step = _load_weights(model, source / WEIGHTS, config)
-    # A run that goes on, or was killed between two files, may have evaluated once more than its weights know of.
-    history = [entry for entry in read_history(source) if step is None or entry["step"] <= step]
+    evaluation = _load_weights(model, source / WEIGHTS, config)
+    history = read_history(source)
+    if evaluation is not None:  # of a run that goes on, or was killed between two files, the history may be another's
+        history = [*(entry for entry in history if entry["step"] < evaluation["step"]), evaluation]
     return Checkpoint(model.eval(), task, config, history, source)
 
 
@@ -117,12 +117,11 @@ def _check_entry(line: Any) -> None:
             raise ValueError(f"expected a number for {name}, got {value!r:.60}")
 
 
-def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> int | None:
-    """Fill the model, in the stored dtype, with exactly the tensors it has; the step they are from, if it is known."""
+def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has; what was found of them, if that is said."""
     try:
-        tensors = load_file(path)
-        with safe_open(path, framework="pt") as file:
-            stored = file.metadata() or {}
+        with safe_open(path, framework="pt") as file:  # opened once: a run may replace it meanwhile
+            stored, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing") from error
     except (OSError, SafetensorError) as error:
@@ -132,7 +131,9 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
         if not isinstance(wanted, list) or len(wanted) != len(actual):
             raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
-        step = int(stored[STEP]) if STEP in stored else None
+        evaluation = json.loads(stored[EVALUATION]) if EVALUATION in stored else None
+        if evaluation is not None:
+            _check_entry(evaluation)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     if wanted[0] != actual[0]:
@@ -150,4 +151,4 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
         raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
-    return step
+    return evaluation

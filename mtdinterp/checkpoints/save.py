@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from mtdinterp import __version__
 from mtdinterp.checkpoint_files import CONFIG, HISTORY, SCHEMA, WEIGHTS, CheckpointError, check_replaceable
-from mtdinterp.checkpoints.digests import CHECKSUMS, STEP, config_digest, tensors_digest
+from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.replace import move_into_place, open_to_umask, replacing, staged
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
@@ -76,17 +76,17 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
         path.write_text(json.dumps(config, indent=1) + "\n")
 
 
-def write_weights(directory: Path, model: LensTransformer, config: Mapping[str, Any], step: int | None = None) -> None:
-    """Tensors with checksums of themselves and of what the configuration says about model and task.
-
-    With `step`, what a history says of later steps is not about these weights.
-    """
+def write_weights(
+    directory: Path, model: LensTransformer, config: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None
+) -> None:
+    """Tensors with checksums of themselves and of what the configuration says about model and task, and the line of a
+    run's history that is about them: the history is another file, which may be ahead or behind."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(directory / WEIGHTS) as path:
         try:
             save_file(tensors, path, metadata={
                 CHECKSUMS: json.dumps([tensors_digest(tensors), config_digest(config)]),
-                **({STEP: str(step)} if step is not None else {}),
+                **({EVALUATION: json.dumps(dict(evaluation))} if evaluation else {}),
             })
         except SafetensorError as error:
             raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error

@@ -41,7 +41,7 @@ class LiveLine:
 
     def __init__(self, total: int, stream: Any = None) -> None:
         self.total, self.stream = total, stream or sys.stderr
-        self.terminal = self.stream.isatty()
+        self.terminal, self.lost = self.stream.isatty(), False
         self.latest, self.step, self.first, self.begun, self.shown = "", 0, 0, time.monotonic(), 0.0
 
     def started(self, step: int, latest: str = "") -> None:
@@ -55,12 +55,12 @@ class LiveLine:
         if self.terminal and now - self.shown >= self.INTERVAL:
             self.shown = now
             width = shutil.get_terminal_size().columns - 1
-            self.renew(f"{self.latest} {self.pace()}"[:width])
+            self.write("\r\x1b[2K" + f"{self.latest} {self.pace()}"[:width])
 
     def evaluated(self, step: int, text: str) -> None:
         self.step, self.latest = step, text
         if not self.terminal:
-            print(f"{text} {self.pace()}", file=self.stream, flush=True)
+            self.write(f"{text} {self.pace()}\n")
 
     def pace(self) -> str:
         """Step, steps a second and time left; at the end of the line, where a narrow terminal cuts."""
@@ -74,13 +74,15 @@ class LiveLine:
         speed = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
         return f"{self.step}/{self.total} {speed} steps/s {clock}"
 
-    def renew(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        if self.lost:
+            return
         try:
-            self.stream.write("\r\x1b[2K" + text)
+            self.stream.write(text)
             self.stream.flush()
-        except OSError:  # the terminal is gone; what is trained must not go with it
-            self.terminal = False
+        except OSError:  # whoever watched is gone; what is trained must not go with them
+            self.lost = True
 
     def close(self) -> None:
         if self.terminal:
-            self.renew("")
+            self.write("\r\x1b[2K")

@@ -192,9 +192,10 @@ def _on_interrupt(stop: list[int]) -> Iterator[None]:
 
     def handle(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:  # writing to a terminal that is gone is an error
-            for terminal in terminals:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
-        if stop:
+            with open(os.devnull, "wb") as nowhere:
+                for terminal in terminals:
+                    os.dup2(nowhere.fileno(), terminal)
+        if stop and number != signal.SIGHUP:  # a shell and the system may both tell of one lost terminal
             raise KeyboardInterrupt
         stop.append(number)
 

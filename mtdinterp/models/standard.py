@@ -77,7 +77,7 @@ class Embed(nn.Module):
         nn.init.normal_(self.W_E)
 
     def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        # Not W_E[tokens]: the gradient of an index adds up in whatever order threads come, so no run could be repeated.
+        # Not W_E[tokens]: the gradient of an index adds up in whatever order threads come, in other bits every time.
         return F.embedding(tokens, self.W_E)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from mtdinterp.checkpoint_files import zoo_names
+from mtdinterp.checkpoint_files import CONFIG, zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.zoo import Entry, entry_run
@@ -43,7 +43,7 @@ class TrainedModels:
     def get(self, entry: Entry) -> Checkpoint:
         path = self.directory / entry.name
         # Resuming prepares a held-out set, which takes seconds: not for a run that is finished.
-        if path.exists() and _finished(found := load_checkpoint(path)) and entry.made(found.config):
+        if (path / CONFIG).exists() and entry.made((found := load_checkpoint(path)).config) and _finished(found):
             return found
         with entry_run(entry, path) as run:
             run.train(after_evaluation=self._report(entry))

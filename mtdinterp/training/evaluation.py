@@ -52,8 +52,8 @@ class HeldOut:
         }
         divergence = {name: _divergence(task, data, estimate()) for name, estimate in estimates.items()}
         kl = {name: values.mean().item() for name, values in divergence.items()}
-        if bayes and _bayes_is_possible(task, data):
-            weights = _bayes(task, data, N_BAYES)
+        weights = _bayes(task, data) if bayes else None
+        if weights is not None:
             # On some of the sequences, and the rest by how much it is below two-step mirror descent there.
             below = divergence["two_step"][: len(weights)] - _divergence(task, data, weights)
             kl["exact_bayes"] = kl["two_step"] - below.mean().item()
@@ -71,19 +71,16 @@ def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) ->
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
 
 
-def _bayes(task: MTDTask, data: Sample, n_sequences: int) -> Float64[Tensor, "some lag"]:
-    """The exact posterior mean of the first sequences; a ValueError where the rule would be too large."""
-    return exact_posterior_mean(task.transition, data.tokens[:n_sequences], task.order, task.concentration,
-                                BAYES_TOLERANCE, BAYES_NODES)
-
-
-def _bayes_is_possible(task: MTDTask, data: Sample) -> bool:
-    """Not for many lags on long sequences; two of them tell."""
-    try:
-        _bayes(task, data, 2)
-    except ValueError:
-        return False
-    return True
+def _bayes(task: MTDTask, data: Sample) -> Float64[Tensor, "some lag"] | None:
+    """The exact posterior mean of the first sequences; None where many lags on long sequences need too large a rule."""
+    weights = None
+    for n_sequences in (2, N_BAYES):  # two of them often tell at once
+        try:
+            weights = exact_posterior_mean(task.transition, data.tokens[:n_sequences], task.order, task.concentration,
+                                           BAYES_TOLERANCE, BAYES_NODES)
+        except ValueError:
+            return None
+    return weights
 
 
 def _divergence(task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]) -> Float64[Tensor, " some"]:

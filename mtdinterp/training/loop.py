@@ -86,7 +86,7 @@ class Trainer:
 
     def parameter_groups(self) -> list[list[nn.Parameter]]:
         """Those of the embedding and layer 1, and those after it; all of them together if they share their rate."""
-        if self.recipe.later_rate == 1:
+        if self.recipe.later_rate == 1:  # as optimizer states have it that are older than the distinction
             return [list(self.model.parameters())]
         early: list[nn.Parameter] = []
         later: list[nn.Parameter] = []
@@ -97,9 +97,10 @@ class Trainer:
     def take_step(self, batch: Batch) -> float:
         """One update; the loss before it."""
         device, size = self.recipe.device, self.recipe.micro_batch_size or len(batch.tokens)
-        shares = (1.0, self.recipe.later_share(self.step))
-        for group, share in zip(self.optimizer.param_groups, shares, strict=False):
-            group["lr"] = share * self.recipe.rate_at(self.step)
+        early, *later = self.optimizer.param_groups
+        early["lr"] = self.recipe.rate_at(self.step)
+        for group in later:
+            group["lr"] = self.recipe.rate_at(self.step) * self.recipe.later_share(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for tokens, targets in zip(batch.tokens.split(size), batch.targets.split(size), strict=True):

@@ -84,7 +84,7 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
     config = read_config(source)
     with locked(source):
         state = read_state(source)
-        if state.get("config_sha256") != config_digest(config, RUN_PARTS):
+        if state["config_sha256"] != config_digest(config, RUN_PARTS):
             raise CheckpointError(f"{source}: {TRAINING} belongs to another config.json, or that one was changed")
         model, task = build(source, config)
         recipe, seed = Recipe.from_dict(config["recipe"]), int(config["seeds"]["model"])
@@ -134,12 +134,10 @@ class Run:
         self.save_state()
 
     def save_evaluation(self) -> None:
-        """The model as it was evaluated just now, and the history to there; the state has its own copies.
-
-        The history first: what it says of steps after the weights' own is not read.
-        """
-        write_history(self.path, self.trainer.history)
-        write_weights(self.path, self.trainer.model, self.config, self.trainer.step)
+        """The model as it was evaluated just now, and the history to there; the state has its own copies."""
+        history = self.trainer.history
+        write_history(self.path, history)
+        write_weights(self.path, self.trainer.model, self.config, history[-1] if history else None)
 
     def save_state(self) -> None:
         """What resuming goes by, alone."""
@@ -169,7 +167,7 @@ def read_state(source: Path) -> dict[str, Any]:
         reason = ("it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError)
                   else "it cannot be read")
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+    if not isinstance(state, dict) or state.get("schema") != SCHEMA or "config_sha256" not in state:
         raise CheckpointError(f"{path}: expected checkpoint schema {SCHEMA}, or not written by mtdinterp")
     return state
 

@@ -59,7 +59,10 @@ class Entry:
         wanted, (model, _) = self.model(), build(Path(self.name), config)
         own = describe(wanted, self.task, self.full_recipe.to_dict(), self.seeds)
         # Older files may lack a field of the model or the recipe that has its default.
-        same = model.config == wanted.config and Recipe.from_dict(config["recipe"]) == self.full_recipe
+        try:
+            same = model.config == wanted.config and Recipe.from_dict(config["recipe"] or {}) == self.full_recipe
+        except (TypeError, ValueError):  # a construction, or a recipe of another version
+            return False
         return same and config_digest(own, ("task", "seeds")) == config_digest(config, ("task", "seeds"))
 
 

@@ -141,8 +141,8 @@ def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
 
 
 LOSE_THE_TERMINAL = """
-import os, pathlib, pty, sys, time
-out, *command = sys.argv[1:]
+import os, pty, sys, time
+command = sys.argv[1:]
 process, terminal = pty.fork()
 if process == 0:
     os.execv(command[0], command)
@@ -164,7 +164,7 @@ def test_losing_the_terminal_saves(tmp_path):
     command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "1000000", "--save-every", "1000000", "--out",
                str(tmp_path / "run")]
     command[command.index("--batch-size") + 1] = "20000"  # a step takes longer than the line's interval
-    result = subprocess.run([sys.executable, "-c", LOSE_THE_TERMINAL, str(tmp_path / "run"), *command],
+    result = subprocess.run([sys.executable, "-c", LOSE_THE_TERMINAL, *command],
                             env=environment(), check=True, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == str(128 + signal.SIGHUP)
     assert read_state(tmp_path / "run")["step"] > 0
@@ -276,6 +276,21 @@ def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(file, tmp_path, 
         run.train()
     whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
     assert without_time(whole) == without_time(parts)
+
+
+def test_a_run_that_goes_back_does_not_tear_them_apart_either(tmp_path, monkeypatch):
+    """The state is older than the last evaluation: until it is overtaken, what is loaded is that evaluation."""
+    with begin(tmp_path / "run", dataclasses.replace(RECIPE, save_every=1000)) as run:
+        state = (tmp_path / "run" / "training.pt").read_bytes()
+        run.train(after_step=lambda trainer: trainer.step < 30)
+    (tmp_path / "run" / "training.pt").write_bytes(state)
+    with resumed_run(tmp_path / "run", HELD_OUT) as run:
+        monkeypatch.setattr("mtdinterp.training.run.write_weights", lambda *arguments: sys.exit())
+        with pytest.raises(SystemExit):
+            run.train()
+    loaded = load_checkpoint(tmp_path / "run")
+    assert loaded.history[-1]["step"] == 28
+    assert HELD_OUT.score(loaded.model).kl == pytest.approx(loaded.history[-1]["kl"], abs=1e-12)
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):

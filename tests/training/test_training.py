@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
 @pytest.mark.parametrize("kernel", ["eager", "auto"])
 def test_gradients_are_the_same_bits_on_several_threads(build, kernel, monkeypatch):
     monkeypatch.setenv("MTDINTERP_KERNEL", kernel)
-    model, data = build(), TASK.sample(256, LENGTH, seed=0)
+    model, data = build(), TASK.sample(1024, LENGTH, seed=0)  # enough for torch to share them out
     initialise(model, "default", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -111,6 +111,16 @@ def test_layers_may_have_rates_of_their_own():
             first = name.startswith(("embed.", "blocks.0."))
             assert distance == pytest.approx(0.01 if first else 0.0025, rel=1e-2) or distance == 0, name
         assert {round(distance, 4) for distance in moved.values()} >= {0.01, 0.0025}
+
+
+def test_a_posterior_mean_that_is_too_dear_for_some_sequences_is_left_out(monkeypatch):
+    def refuse_many(transition, tokens, *arguments):
+        if len(tokens) > 2:
+            raise ValueError("8 of 1024 sequences need more nodes")
+        return torch.full((len(tokens), 2), 0.5, dtype=torch.float64)
+
+    monkeypatch.setattr("mtdinterp.training.evaluation.exact_posterior_mean", refuse_many)
+    assert set(HeldOut.prepare(TASK, LENGTH, n_sequences=50).kl) == {"uniform", "one_step", "two_step"}
 
 
 def test_several_heads_do_not_change_the_depth_of_a_recipe():
