@@ -137,7 +137,9 @@ def _parameter_rows() -> list[dict[str, str]]:
     ]
     recipes = {"disentangled": fast(), "five layers": fast(n_layers=5), "standard": fast("standard")}
     for component, recipe in recipes.items():
+        later = f"falls to {recipe.later_rate:g} of it" if recipe.later_rate != 1 else "the same"
         rows += [(component, "Adam's rate", _rate(PAPER), _rate(recipe)),
+                 (component, "rate after layer 1", "the same", later),
                  (component, "Adam's decays", "not said", "{:g}, {:g}".format(*recipe.adam_betas)),
                  (component, "start", "not said", recipe.initialisation),
                  (component, "batch, steps", f"{PAPER.batch_size}, {PAPER.steps:,}",
@@ -146,9 +148,8 @@ def _parameter_rows() -> list[dict[str, str]]:
 
 
 def _rate(recipe: Recipe) -> str:
-    later = f" to {recipe.later_rate * recipe.learning_rate:g} (after layer 1)" if recipe.later_rate != 1 else ""
     warmup = f", warm-up {recipe.warmup}" if recipe.warmup else ""
-    return f"{recipe.learning_rate:g}{later}, {recipe.schedule}{warmup}"
+    return f"{recipe.learning_rate:g}, {recipe.schedule}{warmup}"
 
 
 def _targets(recipe: Recipe) -> str:
