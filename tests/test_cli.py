@@ -9,6 +9,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 import pytest
+import torch
 
 from mtdinterp import load_checkpoint
 from mtdinterp.bench import GROUPS
@@ -68,6 +69,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--out", ""], "--out: expected a path, got ''"),
         (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
+        (["train", "--resume", "disentangled-m4-T64"], "the zoo's models hold no runs"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (["probe", "disentangled-m4-T64", "--probe", "beta"], "the known ones are recover_transition, recover_beta"),
@@ -175,7 +177,13 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     # Once more to the same place is refused, resuming a finished run changes nothing.
     assert main([*TINY, "--out", str(tmp_path / "run")]) == 2
     assert "--resume" in capsys.readouterr().err
+    for name in ("model.safetensors", "history.jsonl"):  # damaged, but the state is not
+        (tmp_path / "run" / name).write_bytes((tmp_path / "run" / name).read_bytes()[:30])
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    repaired = load_checkpoint(tmp_path / "run")
+    assert repaired.history == loaded.history
+    assert all(torch.equal(value, loaded.model.state_dict()[name])
+               for name, value in repaired.model.state_dict().items())
     table = capsys.readouterr().out
     assert "step 20 of 20" in table
     assert "ratio to one-step MD" in table
@@ -202,8 +210,8 @@ def test_help_says_what_the_recipes_are():
     assert f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start" in words
     assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
-    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, after a tenth of them "
-            f"{five.later_rate * five.learning_rate:g} in all layers but the first") in words
+    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, later rate {five.later_rate:g} times that"
+            ) in words
     assert (f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} steps at a "
             f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start") in words
     assert {standard.steps, three.steps} == {8000}

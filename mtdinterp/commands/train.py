@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtdinterp.checkpoint_files import TRAINING, CheckpointError, check_new, model_name, read_config
+from mtdinterp.checkpoint_files import TRAINING, CheckpointError, check_new, model_name, read_config, zoo_names
 from mtdinterp.commands.flags import (
     Given,
     add_json_flag,
@@ -34,7 +35,7 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "micro_batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences at once, for memory"},
     "learning_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X", "help": "Adam's, at its highest"},
     "later_rate": {"type": number(minimum=0, exclusive=True), "metavar": "X",
-                   "help": "what later layers have of that, after a tenth of the steps"},
+                   "help": "factor for all layers but the first, reached after a tenth of the steps (such as 0.3)"},
     "adam_betas": {"type": number(minimum=0), "nargs": 2, "metavar": ("B1", "B2"), "help": "decays of Adam's means"},
     "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
     "warmup": {"type": at_least(0), "metavar": "N", "help": "steps over which the learning rate rises"},
@@ -50,8 +51,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
 
 RECIPES = """\
   fast   Adam (0.9, 0.95) to the true next distribution, batch 64, warm-up, cosine decay, tied start.
-         3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps, rate 0.01, after a tenth
-         of them 0.003 in all layers but the first.
+         3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps, rate 0.01, later rate 0.3
+         times that.
   paper  Adam (0.9, 0.999) to one-hot targets, batch 128, 500000 steps at a constant 0.001, small normal start.
   Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry, mirrored breaks it the
   other way, default has uniform attention, small is N(0, 0.02) everywhere, torch is as PyTorch's own layers."""
@@ -102,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(result, indent=1) if options.json else _table(result))
     if interrupted is not None:
         print(f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Go on with:\n"
-              f"  mtdinterp train --resume {running.path}", file=sys.stderr)
+              f"  mtdinterp train --resume {shlex.quote(str(running.path))}", file=sys.stderr)
         return 128 + interrupted
     return 0
 
@@ -124,7 +125,8 @@ def _check_directory(path: Path, resume: bool) -> None:
     """Before anything heavy is imported."""
     if resume:
         if not path.is_dir():
-            raise CheckpointError(f"{path}: no such directory to resume")
+            zoo = "; the zoo's models hold no runs" if path.name in zoo_names() else ""
+            raise CheckpointError(f"{path}: no such directory to resume{zoo}")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)")
         if not os.access(path, os.W_OK):
@@ -161,6 +163,7 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
     """Train to the end or to a signal that asks to stop, saving on the way; the signal."""
     trainer = running.trainer
     if trainer.finished:
+        running.save_evaluation()  # from the state, should these files be damaged
         print(f"mtdinterp train: {running.path} is finished already", file=sys.stderr)
         return None
     line = LiveLine(trainer.recipe.steps)
