@@ -36,7 +36,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'mtdinterp' has no attribute {name!r}; it has {', '.join(_HOME)}")
+        raise AttributeError(
+            f"module 'mtdinterp' has no attribute {name!r}; it has {', '.join(_HOME)}"
+        )
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -1,7 +1,8 @@
-"""Input checks: turn what a caller passed into a tensor, or raise a ValueError that quotes both sides.
+"""Input checks: turn what a caller passed into a tensor, or raise a ValueError that quotes both
+sides.
 
-Every public function of the task, the estimators and the constructions goes through these, so that a
-mistake is named where it was made and not where it first hurts.
+Every public function of the task, the estimators and the constructions goes through these, so that
+a mistake is named where it was made and not where it first hurts.
 """
 
 import difflib
@@ -23,13 +24,20 @@ def as_float(name: str, value: ArrayLike | float) -> Tensor:
     if given.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
         raise ValueError(f"{name}: expected real numbers, got {given.dtype}")
     try:
-        # A copy in the usual order: views that run backwards or belong to somebody are fine to pass.
-        tensor = given.detach().double() if isinstance(given, Tensor) else torch.from_numpy(given.astype(np.float64))
+        # A copy in the usual order: views that run backwards or belong to somebody are fine to
+        # pass.
+        tensor = (
+            given.detach().double()
+            if isinstance(given, Tensor)
+            else torch.from_numpy(given.astype(np.float64))
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected numbers, got {value!r}"[:200]) from error
     if not torch.isfinite(tensor).all():
         bad = tensor[~torch.isfinite(tensor)][0].item()
-        raise ValueError(f"{name}: expected {'finite entries' if tensor.ndim else 'a finite number'}, got {bad}")
+        raise ValueError(
+            f"{name}: expected {'finite entries' if tensor.ndim else 'a finite number'}, got {bad}"
+        )
     return tensor
 
 
@@ -39,11 +47,14 @@ def _as_array(name: str, value: object) -> np.ndarray:
         return np.array(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
-        raise ValueError(f"{name}: expected a rectangular array of numbers, got {kind} ({error})") from error
+        raise ValueError(
+            f"{name}: expected a rectangular array of numbers, got {kind} ({error})"
+        ) from error
 
 
 def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Tensor:
-    """`value` as float64 rows that are non-negative and sum to one, renormalised where rounding shows."""
+    """`value` as float64 rows that are non-negative and sum to one, renormalised where rounding
+    shows."""
     rows = as_float(name, value)
     if rows.ndim == 0 or (size is not None and rows.shape[-1] != size):
         wanted = "rows" if size is None else f"{size} entries in the last axis"
@@ -53,8 +64,10 @@ def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Ten
     total = rows.sum(-1, keepdim=True)
     worst = (total - 1).abs().max() if total.numel() else torch.tensor(0.0)
     if worst > ROW_SUM_TOLERANCE:
-        raise ValueError(f"{name}: expected rows that sum to 1, got a row that sums to "
-                         f"{total.flatten()[(total - 1).abs().argmax()].item():.6g}")
+        raise ValueError(
+            f"{name}: expected rows that sum to 1, got a row that sums to "
+            f"{total.flatten()[(total - 1).abs().argmax()].item():.6g}"
+        )
     # Rows that already sum to one stay as they are: what was stored comes back to the bit.
     return rows if worst <= 4 * rows.shape[-1] * torch.finfo(torch.float64).eps else rows / total
 
@@ -63,8 +76,10 @@ def as_transition(value: ArrayLike) -> Tensor:
     """`value` as a row-stochastic float64 matrix [vocab, vocab]."""
     matrix = as_float("transition", value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
-        raise ValueError("transition: expected a square matrix [vocab, vocab] with vocab ≥ 2, "
-                         f"got shape {tuple(matrix.shape)}")
+        raise ValueError(
+            "transition: expected a square matrix [vocab, vocab] with vocab ≥ 2, "
+            f"got shape {tuple(matrix.shape)}"
+        )
     return as_distribution("transition", matrix)
 
 
@@ -83,13 +98,16 @@ def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
     # NumPy on the CPU: a reduction this small is not worth waking torch's threads for.
     values = tokens.numpy() if tokens.device.type == "cpu" else tokens
     if tokens.numel() and (values.min() < 0 or values.max() >= vocab_size):
-        raise ValueError(f"tokens: expected values in 0..{vocab_size - 1}, "
-                         f"got values in {int(values.min())}..{int(values.max())}")
+        raise ValueError(
+            f"tokens: expected values in 0..{vocab_size - 1}, "
+            f"got values in {int(values.min())}..{int(values.max())}"
+        )
     return tokens
 
 
 def check_order(order: int, length: int | None = None) -> int:
-    """The number of lags: at least 1, and smaller than `length` so that one transition is observed."""
+    """The number of lags: at least 1, and smaller than `length` so that one transition is
+    observed."""
     if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 1:
         raise ValueError(f"order: expected an integer ≥ 1, got {order!r}")
     if length is not None and order >= length:
@@ -104,14 +122,18 @@ def check_count(name: str, value: int, minimum: int = 1) -> int:
     return int(value)
 
 
-def check_number(name: str, value: float, minimum: float | None = None, exclusive: bool = False) -> float:
+def check_number(
+    name: str, value: float, minimum: float | None = None, exclusive: bool = False
+) -> float:
     """A finite number, at least (or more than) `minimum`."""
     number = as_float(name, value)
     if number.ndim != 0:
         raise ValueError(f"{name}: expected one number, got shape {tuple(number.shape)}")
     result = number.item()
     if minimum is not None and (result < minimum or (exclusive and result == minimum)):
-        raise ValueError(f"{name}: expected a number {'>' if exclusive else '≥'} {minimum:g}, got {result:g}")
+        raise ValueError(
+            f"{name}: expected a number {'>' if exclusive else '≥'} {minimum:g}, got {result:g}"
+        )
     return result
 
 
@@ -121,14 +143,17 @@ def as_concentration(value: ArrayLike | float, order: int) -> Tensor:
     if alpha.ndim == 0:
         alpha = alpha.expand(order)
     if alpha.shape != (order,):
-        raise ValueError(f"concentration: expected one number or {order} of them, got shape {tuple(alpha.shape)}")
+        raise ValueError(
+            f"concentration: expected one number or {order} of them, got shape {tuple(alpha.shape)}"
+        )
     if (alpha <= 0).any():
         raise ValueError(f"concentration: expected positive entries, got {alpha.min().item()}")
     return alpha.contiguous()
 
 
 def check_option(name: str, value: str, known: Iterable[str]) -> str:
-    """`value` if it is one of the `known` names; otherwise an error that lists them and a near one."""
+    """`value` if it is one of the `known` names; otherwise an error that lists them and a near
+    one."""
     options = list(known)
     if value not in options:
         near = difflib.get_close_matches(str(value), options, n=1)

@@ -1,7 +1,7 @@
 """How far a prediction is from the truth.
 
-A trained model's raw output is not a distribution: it is clipped from below and renormalised first, and
-how much that changed is reported next to the score.
+A trained model's raw output is not a distribution: it is clipped from below and renormalised first,
+and how much that changed is reported next to the score.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ CLIP = 1e-6
 NO_LEVEL = 1e-9
 """A mean KL below this is rounding, and nothing to divide by."""
 ROW_CLIP = 1e-9
-"""For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide by."""
+"""For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide
+by."""
 
 
 def kl_divergence(
@@ -43,8 +44,11 @@ def clip_to_distribution(
     return clipped, total_variation(clipped, raw)
 
 
-def row_kl(transition: Float[Tensor, "vocab vocab"], estimate: Float[Tensor, "vocab vocab"]) -> float:
-    """Mean over rows a of KL(transition[a] ‖ estimate[a]), the estimate clipped to distributions."""
+def row_kl(
+    transition: Float[Tensor, "vocab vocab"], estimate: Float[Tensor, "vocab vocab"]
+) -> float:
+    """Mean over rows a of KL(transition[a] ‖ estimate[a]), the estimate clipped to
+    distributions."""
     return kl_divergence(transition, clip_to_distribution(estimate, ROW_CLIP)[0]).mean().item()
 
 
@@ -65,7 +69,8 @@ class Estimate(NamedTuple):
 
 
 def paired_ratio(above: Float64[Tensor, " batch"], below: Float64[Tensor, " batch"]) -> Estimate:
-    """Mean over mean of two scores on the same sequences: what makes a sequence hard is common to both."""
+    """Mean over mean of two scores on the same sequences: what makes a sequence hard is common to
+    both."""
     level = below.mean().item()
     if not level > NO_LEVEL:
         return Estimate(float("nan"), float("nan"))
@@ -73,7 +78,9 @@ def paired_ratio(above: Float64[Tensor, " batch"], below: Float64[Tensor, " batc
     return Estimate(value, (above - value * below).std().item() / len(above) ** 0.5 / level)
 
 
-def divergences(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]) -> Float64[Tensor, " batch"]:
+def divergences(
+    truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
+) -> Float64[Tensor, " batch"]:
     """KL(truth ‖ raw output as a distribution) of every sequence."""
     return kl_divergence(truth, clip_to_distribution(raw)[0])
 
@@ -82,7 +89,9 @@ def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
     """Score a raw output against the true next-token distribution."""
     prediction, clipped = clip_to_distribution(raw)
     divergence = kl_divergence(truth, prediction)
-    stderr = divergence.std().item() / len(divergence) ** 0.5 if len(divergence) > 1 else float("nan")
+    stderr = (
+        divergence.std().item() / len(divergence) ** 0.5 if len(divergence) > 1 else float("nan")
+    )
     return Score(divergence.mean().item(), stderr, clipped.mean().item())
 
 
@@ -92,5 +101,9 @@ def bootstrap_interval(
     """Percentile interval of the mean under resampling of sequences."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(values), (n_resamples, len(values)), generator=generator)
-    low, high = values[drawn].mean(1).quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
+    low, high = (
+        values[drawn]
+        .mean(1)
+        .quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
+    )
     return low.item(), high.item()

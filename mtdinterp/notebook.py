@@ -1,11 +1,13 @@
-"""The workbench's views in a notebook: the last expression of a cell is shown as the page would show it.
+"""The workbench's views in a notebook: the last expression of a cell is shown as the page would
+show it.
 
     from mtdinterp.notebook import look, sweep
     look(checkpoint)                                                   # a sequence of its task
     look(checkpoint, tokens, edits=[Edit("pattern", "zero", layer=1, position=-1)])
     sweep(checkpoint, tokens, source)
 
-Static HTML with inline pictures: nothing is fetched, no extra is needed, and a saved notebook keeps it.
+Static HTML with inline pictures: nothing is fetched, no extra is needed, and a saved notebook keeps
+it.
 """
 
 from collections.abc import Sequence
@@ -49,14 +51,22 @@ class Sweep:
 
 
 def look(
-    checkpoint: Checkpoint, tokens: ArrayLike | None = None, *, edits: Sequence[Edit] = (),
-    weights: ArrayLike | None = None, source: ArrayLike | None = None, position: int = -1, beta: float | None = None,
-    delta: float = 100.0, seed: int = 1,
+    checkpoint: Checkpoint,
+    tokens: ArrayLike | None = None,
+    *,
+    edits: Sequence[Edit] = (),
+    weights: ArrayLike | None = None,
+    source: ArrayLike | None = None,
+    position: int = -1,
+    beta: float | None = None,
+    delta: float = 100.0,
+    seed: int = 1,
 ) -> Look:
     """A run of the checkpoint's model next to its construction, with edits if there are any.
 
-    `tokens` is one sequence (drawn from the task, with its true weights, where there is none), `weights` its true
-    mixture weights where they are known, `source` another sequence to show beside it.
+    `tokens` is one sequence (drawn from the task, with its true weights, where there is none),
+    `weights` its true mixture weights where they are known, `source` another sequence to show
+    beside it.
     """
     model, task = checkpoint.model, checkpoint.task
     if tokens is None:
@@ -66,20 +76,36 @@ def look(
     check_length(task, len(given))
     other = None if source is None else _one(checkpoint, "source", source)
     if other is not None and len(other) != len(given):
-        raise ValueError(f"source: expected as many tokens as the sequence has, {len(given)}, got {len(other)}")
-    truth = None if weights is None else tuple(as_distribution("weights", weights, task.order).tolist())
+        raise ValueError(
+            f"source: expected as many tokens as the sequence has, {len(given)}, got {len(other)}"
+        )
+    truth = (
+        None if weights is None else tuple(as_distribution("weights", weights, task.order).tolist())
+    )
     if not -len(given) <= position < len(given):
-        raise ValueError(f"position: expected a position of {-len(given)}..{len(given) - 1}, got {position}")
+        raise ValueError(
+            f"position: expected a position of {-len(given)}..{len(given) - 1}, got {position}"
+        )
     constants = fit_constants(model, task, len(given))
-    state = State(ModelState(checkpoint.path.name, beta=beta, delta=delta), given, truth, other, position=position)
+    state = State(
+        ModelState(checkpoint.path.name, beta=beta, delta=delta),
+        given,
+        truth,
+        other,
+        position=position,
+    )
     construction = construction_for(model, task, len(given), constants, beta, delta)
     return Look(Scene(state, task, model, construction, constants, Memory(), tuple(edits)))
 
 
-def sweep(checkpoint: Checkpoint, tokens: ArrayLike, source: ArrayLike, kind: str = "block") -> Sweep:
+def sweep(
+    checkpoint: Checkpoint, tokens: ArrayLike, source: ArrayLike, kind: str = "block"
+) -> Sweep:
     """Every place patched from the source sequence in turn; the metric is -KL(before ‖ patched)."""
-    here, there = (torch.tensor([_one(checkpoint, name, given)])
-                   for name, given in (("tokens", tokens), ("source", source)))
+    here, there = (
+        torch.tensor([_one(checkpoint, name, given)])
+        for name, given in (("tokens", tokens), ("source", source))
+    )
     return Sweep(patch_sweep(checkpoint.model, here, there, kind, "noise"))
 
 

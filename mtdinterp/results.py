@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses by field and property, named tuples by field, tensors as lists, and null for what is not a number."""
+    """Dataclasses by field and property, named tuples by field, tensors as lists, and null for what
+    is not a number."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         names += [name for name, entry in vars(type(value)).items() if isinstance(entry, property)]

@@ -1,10 +1,11 @@
-"""Draw MTD sequences in bulk: NumPy, with a loop over positions and never over sequences, or a compiled kernel.
+"""Draw MTD sequences in bulk: NumPy, with a loop over positions and never over sequences, or a
+compiled kernel.
 
 Both give the same tokens from the same seed, to the last one.
 
-A token is one alias-table draw (Walker 1977): a uniform picks a column k and keeps it with probability
-`keep[k, a]`, otherwise takes `other[k, a]`. That is exact for any transition matrix and costs the same
-for every alphabet size.
+A token is one alias-table draw (Walker 1977): a uniform picks a column k and keeps it with
+probability `keep[k, a]`, otherwise takes `other[k, a]`. That is exact for any transition matrix and
+costs the same for every alphabet size.
 """
 
 import numpy as np
@@ -19,7 +20,8 @@ CHUNK = 1024
 def alias_tables(
     transition: Float64[np.ndarray, "vocab vocab"],
 ) -> tuple[Float64[np.ndarray, "vocab vocab"], Int64[np.ndarray, "vocab vocab"]]:
-    """`keep[column, source]` and `other[column, source]` of the alias method, one table a source token."""
+    """`keep[column, source]` and `other[column, source]` of the alias method, one table a source
+    token."""
     vocab_size = len(transition)
     keep = np.ones((vocab_size, vocab_size))
     other = np.tile(np.arange(vocab_size)[:, None], (1, vocab_size))
@@ -42,7 +44,8 @@ def draw_sequences(
     length: int,
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, "batch pos"], Int64[np.ndarray, "batch pos"]]:
-    """Tokens and the lags that produced them (0 for the first `order` positions, which are uniform).
+    """Tokens and the lags that produced them (0 for the first `order` positions, which are
+    uniform).
 
     Random numbers are drawn in the same order whichever implementation turns them into tokens.
     """
@@ -58,7 +61,17 @@ def draw_sequences(
         boundaries = np.ascontiguousarray(np.cumsum(weights[rows], axis=1).T[:-1])
         first_tokens = rng.integers(vocab_size, size=(order, size))
         lag_uniform, token_uniform = rng.random((steps, size)), rng.random((steps, size))
-        draw(keep, other, vocab_size, boundaries, lag_uniform, token_uniform, first_tokens, tokens[rows], lags[rows])
+        draw(
+            keep,
+            other,
+            vocab_size,
+            boundaries,
+            lag_uniform,
+            token_uniform,
+            first_tokens,
+            tokens[rows],
+            lags[rows],
+        )
     return tokens, lags
 
 
@@ -73,7 +86,8 @@ def draw_tokens(
     tokens: Int64[np.ndarray, "batch pos"],
     lags: Int64[np.ndarray, "batch pos"],
 ) -> None:
-    """Fill `tokens` and `lags` of one chunk from its uniforms; position first inside, so that a step is one row."""
+    """Fill `tokens` and `lags` of one chunk from its uniforms; position first inside, so that a
+    step is one row."""
     steps, batch_size = lag_uniform.shape
     order, length = len(first_tokens), tokens.shape[1]
     drawn = np.empty((length, batch_size), np.int64)
@@ -94,6 +108,8 @@ def draw_tokens(
     for step in range(steps):
         cell = flat.take(source[step])
         cell += first_cell[step]
-        drawn[order + step] = np.where(remainder[step] < keep.take(cell), column[step], other.take(cell))
+        drawn[order + step] = np.where(
+            remainder[step] < keep.take(cell), column[step], other.take(cell)
+        )
     tokens[:] = drawn.T
     lags[:, :order], lags[:, order:] = 0, lag.T

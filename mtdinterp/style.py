@@ -1,7 +1,9 @@
-"""How pictures look, in one place: the same colour, line and mark for the same thing in every figure and page.
+"""How pictures look, in one place: the same colour, line and mark for the same thing in every
+figure and page.
 
-Colours differ in lightness, and lines in dashes and marks, so that greyscale keeps them apart. Nothing heavy is
-imported before it is needed: the command line asks for names of files before it starts.
+Colours differ in lightness, and lines in dashes and marks, so that greyscale keeps them apart.
+Nothing heavy is imported before it is needed: the command line asks for names of files before it
+starts.
 """
 
 from collections.abc import Iterator
@@ -18,7 +20,8 @@ SEQUENTIAL = ("#ffffff", "#08306b")
 OUTLINE = "#ea580c"
 """Around what counts in a map."""
 CHANGE = "RdBu"
-"""For changes: the lightest is none, blue up, red down; in greyscale any change is dark, and the table has its sign."""
+"""For changes: the lightest is none, blue up, red down; in greyscale any change is dark, and the
+table has its sign."""
 
 MATPLOTLIB = {
     "font.size": 9,
@@ -65,10 +68,15 @@ LOOKS = {
     "early_stopped": Look("#0e7490", "h", "-."),
     "entropic_written": Look("#9f1239", "x", ":"),
 }
-"""The truth, a model before its edits, a trained model (disentangled, or any), a trained standard one, the exact
-constructions, and every estimator."""
-SHADES = (Look("#111827", "o", "-"), Look("#4b5563", "s", "--"), Look("#6b7280", "^", "-."), Look("#9ca3af", "v", ":"),
-          Look("#c4c8cf", "D", "-"))
+"""The truth, a model before its edits, a trained model (disentangled, or any), a trained standard
+one, the exact constructions, and every estimator."""
+SHADES = (
+    Look("#111827", "o", "-"),
+    Look("#4b5563", "s", "--"),
+    Look("#6b7280", "^", "-."),
+    Look("#9ca3af", "v", ":"),
+    Look("#c4c8cf", "D", "-"),
+)
 """For several of one kind that is no method: lags, bounds."""
 
 UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
@@ -84,7 +92,8 @@ def amounts() -> Any:
 
 @contextmanager
 def styled(width: float, height: float, path: Path) -> Iterator[Any]:
-    """A figure in the project's style, written to `path` at the end; no window, and nobody else's figures touched."""
+    """A figure in the project's style, written to `path` at the end; no window, and nobody else's
+    figures touched."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -97,11 +106,15 @@ def styled(width: float, height: float, path: Path) -> Iterator[Any]:
 
 
 def plain(words: str) -> str:
-    """Words in which a dollar sign is one: matplotlib would read a formula, and names may hold anything."""
+    """Words in which a dollar sign is one: matplotlib would read a formula, and names may hold
+    anything."""
     return words.replace("$", r"\$")
 
 
 def check_figure_path(path: Path) -> Path:
     if path.suffix not in FORMATS:
-        raise ValueError(f"expected a file that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {str(path)!r}")
+        raise ValueError(
+            f"expected a file that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got "
+            f"{str(path)!r}"
+        )
     return path

@@ -1,8 +1,9 @@
 """The Mixture-of-Transition-Distributions task: its parameters, its samples, its truth.
 
-The first `order` tokens are uniform. Every later token picks a lag g with probability `weights[g-1]` and
-is drawn from row `transition[token g back]`. Weights differ from sequence to sequence and are drawn from a
-Dirichlet prior; inferring them in context is the task (paper, eq. mtd_definition).
+The first `order` tokens are uniform. Every later token picks a lag g with probability
+`weights[g-1]` and is drawn from row `transition[token g back]`. Weights differ from sequence to
+sequence and are drawn from a Dirichlet prior; inferring them in context is the task (paper, eq.
+mtd_definition).
 """
 
 from collections.abc import Sequence
@@ -48,14 +49,18 @@ class MTDTask:
     concentration: float | tuple[float, ...]
     """The Dirichlet prior: one number for a symmetric one, or one number a lag."""
 
-    def __init__(self, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0) -> None:
+    def __init__(
+        self, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
+    ) -> None:
         checked = as_transition(transition)
         order = check_order(order)
         alpha = as_concentration(concentration, order)
         symmetric = bool((alpha == alpha[0]).all())
         object.__setattr__(self, "transition", checked)
         object.__setattr__(self, "order", order)
-        object.__setattr__(self, "concentration", alpha[0].item() if symmetric else tuple(alpha.tolist()))
+        object.__setattr__(
+            self, "concentration", alpha[0].item() if symmetric else tuple(alpha.tolist())
+        )
 
     @classmethod
     def random(
@@ -76,7 +81,9 @@ class MTDTask:
 
         Of several (a reducible transition matrix) the one of least norm.
         """
-        balance = torch.cat([self.transition.T - torch.eye(self.vocab_size), torch.ones(1, self.vocab_size)])
+        balance = torch.cat(
+            [self.transition.T - torch.eye(self.vocab_size), torch.ones(1, self.vocab_size)]
+        )
         right = torch.zeros(self.vocab_size + 1, dtype=torch.float64)
         right[-1] = 1
         # "gelsd" works by singular values and so takes the rank-deficient case too.
@@ -92,14 +99,16 @@ class MTDTask:
     ) -> Sample:
         """Draw `batch_size` sequences; the same seed gives the same sequences on every run.
 
-        `weights` fixes the mixture weights, one vector for all sequences or one a sequence, instead of
-        drawing them from the prior.
+        `weights` fixes the mixture weights, one vector for all sequences or one a sequence, instead
+        of drawing them from the prior.
         """
         batch_size = check_count("batch_size", batch_size, minimum=0)
         length = check_count("length", length)
         check_order(self.order, length)
         entropy = seed if isinstance(seed, Sequence) else [seed]
-        rng = np.random.Generator(np.random.SFC64([check_count("seed", part, minimum=0) for part in entropy]))
+        rng = np.random.Generator(
+            np.random.SFC64([check_count("seed", part, minimum=0) for part in entropy])
+        )
         mixture = self._draw_weights(batch_size, weights, rng)
         transition = self.transition.numpy()
         # One token more than asked for: its distribution is the truth, itself the sampled target.
@@ -122,8 +131,10 @@ class MTDTask:
             return rng.dirichlet(alpha, size=batch_size)
         given = as_distribution("weights", weights, self.order)
         if given.shape not in ((self.order,), (batch_size, self.order)):
-            raise ValueError(f"weights: expected shape [{self.order}] or [{batch_size}, {self.order}], "
-                             f"got {tuple(given.shape)}")
+            raise ValueError(
+                f"weights: expected shape [{self.order}] or [{batch_size}, {self.order}], "
+                f"got {tuple(given.shape)}"
+            )
         return given.expand(batch_size, self.order).contiguous().numpy()
 
 
@@ -136,9 +147,13 @@ def predict_next(
     mixture = as_distribution("weights", weights)
     order = mixture.shape[-1]
     if mixture.shape != (len(sequence), order):
-        raise ValueError(f"weights: expected shape [{len(sequence)}, lag], got {tuple(mixture.shape)}")
+        raise ValueError(
+            f"weights: expected shape [{len(sequence)}, lag], got {tuple(mixture.shape)}"
+        )
     if order > sequence.shape[1]:
-        raise ValueError(f"weights: {order} lags need at least as many tokens, got {sequence.shape[1]}")
+        raise ValueError(
+            f"weights: {order} lags need at least as many tokens, got {sequence.shape[1]}"
+        )
     return mix_rows(matrix, sequence, mixture)
 
 

@@ -1,8 +1,8 @@
 """What the paper proves about one-step mirror descent, as numbers that can be checked.
 
-First-order equivalence with the posterior mean (Theorem first_order_equivalence), relative smoothness at
-the uniform point (Theorem L_and_eta_uniform, with sharper constants), linear growth of the gradient
-(Lemma score_asymptotics).
+First-order equivalence with the posterior mean (Theorem first_order_equivalence), relative
+smoothness at the uniform point (Theorem L_and_eta_uniform, with sharper constants), linear growth
+of the gradient (Lemma score_asymptotics).
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,21 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_concentration, as_float, check_count, check_number, check_order
+from mtdinterp.checks import (
+    ArrayLike,
+    as_concentration,
+    as_float,
+    check_count,
+    check_number,
+    check_order,
+)
 from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods, uniform_for
 from mtdinterp.task import MTDTask
 
 
-def gradient_at_uniform(transition: ArrayLike, tokens: ArrayLike, order: int) -> Float64[Tensor, "batch lag"]:
+def gradient_at_uniform(
+    transition: ArrayLike, tokens: ArrayLike, order: int
+) -> Float64[Tensor, "batch lag"]:
     """g = ∇ℓ at uniform weights, which is order·Σ_t γ_t."""
     likelihoods = lag_likelihoods(transition, tokens, order)
     return gradient_at(likelihoods, uniform_for(likelihoods))
@@ -32,11 +41,15 @@ def hessian_at(
 
 
 def equivalent_learning_rate(order: int, concentration: float = 1.0) -> float:
-    """The η at which one-step mirror descent and the posterior mean agree to first order: 1/(α·m + 1).
+    """The η at which one-step mirror descent and the posterior mean agree to first order: 1/(α·m +
+    1).
 
     A prior with a different concentration for every lag has no such η: its mean is not uniform.
     """
-    return 1 / (check_number("concentration", concentration, minimum=0, exclusive=True) * check_order(order) + 1)
+    return 1 / (
+        check_number("concentration", concentration, minimum=0, exclusive=True) * check_order(order)
+        + 1
+    )
 
 
 def theory_beta(order: int, length: int, concentration: float = 1.0) -> float:
@@ -45,7 +58,9 @@ def theory_beta(order: int, length: int, concentration: float = 1.0) -> float:
     return equivalent_learning_rate(order, concentration) * order * (length - order)
 
 
-def first_order_mirror_descent(gradient: ArrayLike, learning_rate: float) -> Float64[Tensor, "batch lag"]:
+def first_order_mirror_descent(
+    gradient: ArrayLike, learning_rate: float
+) -> Float64[Tensor, "batch lag"]:
     """softmax(η·g) to first order in g: 1/m + (η/m)·(g - mean g) (Proposition md_taylor)."""
     g = as_float("gradient", gradient)
     order = g.shape[-1]
@@ -55,7 +70,8 @@ def first_order_mirror_descent(gradient: ArrayLike, learning_rate: float) -> Flo
 def first_order_posterior_mean(
     gradient: ArrayLike, concentration: ArrayLike | float = 1.0
 ) -> Float64[Tensor, "batch lag"]:
-    """The posterior mean to first order in g: prior mean + prior covariance · g (Proposition bayes_taylor)."""
+    """The posterior mean to first order in g: prior mean + prior covariance · g (Proposition
+    bayes_taylor)."""
     g = as_float("gradient", gradient)
     alpha = as_concentration(concentration, g.shape[-1])
     mean = alpha / alpha.sum()
@@ -67,11 +83,11 @@ def first_order_posterior_mean(
 class Smoothness:
     """Relative smoothness of -ℓ against the entropy potential at uniform weights, and its bounds.
 
-    `full` and `tangent` are the measured constants of each sequence in the full space and on the simplex's
-    tangent space, where the iterates live. At the uniform point ∇²Ψ = m·I. Bounds, loosest first: the
-    paper's (T-m)·m², which drops that factor m; the full space's (T-m)·m; the tangent space's (T-m)·(m-1).
-    `hessian_bound` is the paper's bound (T-m)·m/c_min² on ‖∇²ℓ‖ over the whole simplex, infinite where a
-    transition in use has probability zero.
+    `full` and `tangent` are the measured constants of each sequence in the full space and on the
+    simplex's tangent space, where the iterates live. At the uniform point ∇²Ψ = m·I. Bounds,
+    loosest first: the paper's (T-m)·m², which drops that factor m; the full space's (T-m)·m; the
+    tangent space's (T-m)·(m-1). `hessian_bound` is the paper's bound (T-m)·m/c_min² on ‖∇²ℓ‖ over
+    the whole simplex, infinite where a transition in use has probability zero.
     """
 
     full: Float64[Tensor, " batch"]
@@ -115,13 +131,19 @@ class GradientGrowth:
 def gradient_growth(
     task: MTDTask, weights: ArrayLike, lengths: Sequence[int], n_sequences: int = 500, seed: int = 0
 ) -> GradientGrowth:
-    """Measure how the expected gradient grows with the length for sequences of the given true weights."""
+    """Measure how the expected gradient grows with the length for sequences of the given true
+    weights."""
     if len(lengths) < 2:
         raise ValueError(f"lengths: expected at least two, got {list(lengths)}")
-    data = task.sample(check_count("n_sequences", n_sequences, minimum=2), max(lengths), seed, weights=weights)
-    gradients = torch.stack([
-        gradient_at_uniform(task.transition, data.tokens[:, :length], task.order) for length in lengths
-    ])
+    data = task.sample(
+        check_count("n_sequences", n_sequences, minimum=2), max(lengths), seed, weights=weights
+    )
+    gradients = torch.stack(
+        [
+            gradient_at_uniform(task.transition, data.tokens[:, :length], task.order)
+            for length in lengths
+        ]
+    )
     steps = torch.tensor([float(length - task.order) for length in lengths], dtype=torch.float64)
     mean, stderr = gradients.mean(1), gradients.std(1) / n_sequences**0.5
     design = torch.stack([steps, torch.ones_like(steps)], dim=1)

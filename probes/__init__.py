@@ -1,4 +1,5 @@
-"""One module a question about a model. Each probe returns a frozen result with a plain-language `summary()`."""
+"""One module a question about a model. Each probe returns a frozen result with a plain-language
+`summary()`."""
 
 from probes.compare_attention import AttentionComparison, compare_attention
 from probes.decode_latents import LatentDecoding, decode_latents

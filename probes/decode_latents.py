@@ -1,8 +1,10 @@
-"""Where does each quantity of the algorithm live? Linear probes from every named block at the last position.
+"""Where does each quantity of the algorithm live? Linear probes from every named block at the last
+position.
 
-Ridge regression on half of the sequences, R² on the other half. Two controls: labels shuffled over sequences (what a
-probe of this size finds in noise) and the same architecture with fresh weights (what the tokens give away by
-themselves). Selectivity is the held-out R² minus the larger of the two.
+Ridge regression on half of the sequences, R² on the other half. Two controls: labels shuffled over
+sequences (what a probe of this size finds in noise) and the same architecture with fresh weights
+(what the tokens give away by themselves). Selectivity is the held-out R² minus the larger of the
+two.
 """
 
 import contextlib
@@ -29,7 +31,8 @@ QUANTITIES = {
     "true_weights": "λ that made the sequence",
 }
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
-"""Ridge penalties to choose from, in units of a feature's variance times the number of sequences."""
+"""Ridge penalties to choose from, in units of a feature's variance times the number of sequences.
+"""
 FOUND = 0.9
 """A quantity is said to live where it is decoded with at least this R² beyond the controls."""
 
@@ -52,13 +55,15 @@ class LatentDecoding:
     """R² of every quantity from every place, with controls."""
 
     table: dict[str, dict[str, Decoding]]
-    """By quantity, then by place: a named block of the stream, or a layer's attention at the last query."""
+    """By quantity, then by place: a named block of the stream, or a layer's attention at the last
+    query."""
     widths: dict[str, int]
     """Features of every place."""
     beta: float
     """Of the one-step weights: by the attention of the layer that takes the first step."""
     ceiling: float
-    """R² of the exact posterior mean itself as a prediction of λ: no reading of the sequence can do better."""
+    """R² of the exact posterior mean itself as a prediction of λ: no reading of the sequence can do
+    better."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
         """Where a quantity is decoded best; of equals, the narrowest place."""
@@ -67,22 +72,35 @@ class LatentDecoding:
         return top, places[top]
 
     def summary(self) -> str:
-        lines = ["Linear decoding at the last position (held-out R²; controls: shuffled labels, untrained model)"]
+        lines = [
+            "Linear decoding at the last position (held-out R²; controls: shuffled labels, "
+            "untrained model)"
+        ]
         for name, meaning in QUANTITIES.items():
             if name not in self.table:
-                lines.append(f"  {meaning:<28} not computed: the exact rule would be too large here")
+                lines.append(
+                    f"  {meaning:<28} not computed: the exact rule would be too large here"
+                )
                 continue
             place, found = self.best(name)
             limit = self.ceiling if name == "true_weights" and self.ceiling > 0 else 1.0
             words = f", at most {limit:.3f} possible" if limit < 1 else ""
             words += "" if found.selectivity >= FOUND * limit else ": weak"
-            lines.append(f"  {meaning:<28} {found.r2:.3f} from {place} (shuffled {found.shuffled_r2:.3f}, untrained "
-                         f"{found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}{words})")
+            lines.append(
+                f"  {meaning:<28} {found.r2:.3f} from {place} (shuffled {found.shuffled_r2:.3f}, "
+                "untrained "
+                f"{found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}{words})"
+            )
         return "\n".join(lines)
 
 
 def decode_latents(
-    model: LensTransformer, task: MTDTask, tokens: ArrayLike | None = None, *, n_sequences: int = 1024, seed: int = 0,
+    model: LensTransformer,
+    task: MTDTask,
+    tokens: ArrayLike | None = None,
+    *,
+    n_sequences: int = 1024,
+    seed: int = 0,
 ) -> LatentDecoding:
     """A table of where γ, Γ, the one-step weights, the posterior mean and λ can be read.
 
@@ -104,21 +122,31 @@ def decode_latents(
     stacked = torch.cat([*labels.values(), *(label[shuffled] for label in labels.values())], dim=1)
     table: dict[str, dict[str, Decoding]] = {name: {} for name in labels}
     for place, where in places.items():
-        found, control = (_held_out_r2(features[where], stacked, task.order) for features in (shown, fresh))
+        found, control = (
+            _held_out_r2(features[where], stacked, task.order) for features in (shown, fresh)
+        )
         for i, name in enumerate(labels):
-            table[name][place] = Decoding(found[i].item(), found[i + len(labels)].item(), control[i].item())
+            table[name][place] = Decoding(
+                found[i].item(), found[i + len(labels)].item(), control[i].item()
+            )
     ceiling = math.nan
     if true_weights is not None and "posterior_mean" in labels:
         ceiling = _r2(labels["posterior_mean"], true_weights, task.order).item()
-    return LatentDecoding(table, {place: shown[where].shape[1] for place, where in places.items()}, beta, ceiling)
+    return LatentDecoding(
+        table, {place: shown[where].shape[1] for place, where in places.items()}, beta, ceiling
+    )
 
 
 Where = tuple[str, int]
-"""A block of the stream, or "attention", and the layer after which it is read (0: the embedding)."""
+"""A block of the stream, or "attention", and the layer after which it is read (0: the embedding).
+"""
 
 
-def _shown(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> dict[Where, Float64[Tensor, "batch feature"]]:
-    """Every block after every layer, and every layer's attention by offset (mean over heads), at the last position."""
+def _shown(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
+) -> dict[Where, Float64[Tensor, "batch feature"]]:
+    """Every block after every layer, and every layer's attention by offset (mean over heads), at
+    the last position."""
     n_layers = len(model.blocks)
     names = ["hook_embed", *(f"blocks.{layer}.hook_resid_post" for layer in range(n_layers))]
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(n_layers)]
@@ -126,18 +154,25 @@ def _shown(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> dict[Whe
     for part in tokens.split(len(some_to_read(tokens))):
         with torch.no_grad():
             _, cache = model.run_with_cache(part, last_only=True, names_filter=[*names, *patterns])
-        parts.append({(block, layer): cache[name][:, -1, columns].double()
-                      for layer, name in enumerate(names) for block, columns in model.stream.items()})
-        parts[-1] |= {("attention", layer): cache[name][:, :, -1].double().mean(1).flip(-1)
-                      for layer, name in enumerate(patterns, start=1)}
+        parts.append(
+            {
+                (block, layer): cache[name][:, -1, columns].double()
+                for layer, name in enumerate(names)
+                for block, columns in model.stream.items()
+            }
+        )
+        parts[-1] |= {
+            ("attention", layer): cache[name][:, :, -1].double().mean(1).flip(-1)
+            for layer, name in enumerate(patterns, start=1)
+        }
     return {where: torch.cat([part[where] for part in parts]) for where in parts[0]}
 
 
 def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
     """What is worth probing, by name: a block that a layer leaves as it was is listed once.
 
-    Where several layers write to a block, as in an additive stream, its name says after which: `residual@L0` is the
-    embedding, `residual@L1` what it is after layer 1.
+    Where several layers write to a block, as in an additive stream, its name says after which:
+    `residual@L0` is the embedding, `residual@L1` what it is after layer 1.
     """
     versions: dict[str, list[int]] = {}
     for (block, layer), value in shown.items():
@@ -145,8 +180,12 @@ def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
         before = shown[block, known[-1]] if known else torch.zeros_like(value)
         if block == "attention" or not torch.equal(value, before):
             known.append(layer)
-    names = {block if len(layers) == 1 else f"{block}@L{layer}": (block, layer)
-             for block, layers in versions.items() if block != "attention" for layer in layers}
+    names = {
+        block if len(layers) == 1 else f"{block}@L{layer}": (block, layer)
+        for block, layers in versions.items()
+        if block != "attention"
+        for layer in layers
+    }
     return names | {f"L{layer}.attention": ("attention", layer) for layer in versions["attention"]}
 
 
@@ -176,9 +215,11 @@ def _untrained(model: LensTransformer, seed: int) -> LensTransformer:
 def _held_out_r2(
     features: Float64[Tensor, "batch feature"], labels: Float64[Tensor, "batch label"], order: int
 ) -> Float64[Tensor, " quantity"]:
-    """Ridge from a place to all labels at once; R² of every quantity (`order` columns each) on the second half.
+    """Ridge from a place to all labels at once; R² of every quantity (`order` columns each) on the
+    second half.
 
-    The penalty is chosen for each quantity on a quarter of the first half that the fit does not see.
+    The penalty is chosen for each quantity on a quarter of the first half that the fit does not
+    see.
     """
     half = len(features) // 2
     cut = half - half // 4
@@ -189,9 +230,18 @@ def _held_out_r2(
     y = labels - labels[:half].mean(0)
     if not used.any():
         return torch.zeros(labels.shape[1] // order, dtype=torch.float64)
-    chosen = torch.stack([_r2(x[choose] @ _ridge(x[train], y[train], penalty), y[choose], order)
-                          for penalty in PENALTIES]).argmax(0)
-    tested = torch.stack([_r2(x[test] @ _ridge(x[:half], y[:half], penalty), y[test], order) for penalty in PENALTIES])
+    chosen = torch.stack(
+        [
+            _r2(x[choose] @ _ridge(x[train], y[train], penalty), y[choose], order)
+            for penalty in PENALTIES
+        ]
+    ).argmax(0)
+    tested = torch.stack(
+        [
+            _r2(x[test] @ _ridge(x[:half], y[:half], penalty), y[test], order)
+            for penalty in PENALTIES
+        ]
+    )
     return tested.gather(0, chosen[None])[0]
 
 

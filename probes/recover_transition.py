@@ -1,8 +1,9 @@
 """Which transition matrix did the model learn, and where can it be seen?
 
-From layer 1's scores (where attention weighs lags by likelihood), from the output (what the last layer's average of
-tokens is turned into), from the weights alone, and from behaviour alone. Attention shows π only up to a constant a
-query token, so the paper's row softmax depends on an arbitrary choice; the stationary marginal fixes it.
+From layer 1's scores (where attention weighs lags by likelihood), from the output (what the last
+layer's average of tokens is turned into), from the weights alone, and from behaviour alone.
+Attention shows π only up to a constant a query token, so the paper's row softmax depends on an
+arbitrary choice; the stationary marginal fixes it.
 """
 
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ ESTIMATES = {
 }
 """What each estimate is read from."""
 STOCHASTIC, AGREE, DEPENDS = 0.1, 0.1, 0.1
-"""An estimate is trusted without looking at the truth: its rows are nearly distributions before they are clipped, it
-agrees with the other reading of the output, and its rows differ from each other; all in mean total variation."""
+"""An estimate is trusted without looking at the truth: its rows are nearly distributions before
+they are clipped, it agrees with the other reading of the output, and its rows differ from each
+other; all in mean total variation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,41 +63,67 @@ class TransitionRecovery:
     gain: float
     gain_r2: float
     token_gains: Float64[Tensor, " vocab"]
-    """The gain of layer 1 alone, for every query token: a model may be direct for some and mirrored for others."""
+    """The gain of layer 1 alone, for every query token: a model may be direct for some and mirrored
+    for others."""
     trusted: str | None
-    """The estimate to use, chosen without the truth; None where the model shows no transition matrix."""
+    """The estimate to use, chosen without the truth; None where the model shows no transition
+    matrix."""
 
     @property
     def mixed(self) -> str:
-        """A sentence where query tokens are on different branches, and nothing where they are not."""
+        """A sentence where query tokens are on different branches, and nothing where they are
+        not."""
         if not _is_mixed(self.token_gains):
             return ""
-        direct, mirrored = ([str(token) for token, gain in enumerate(self.token_gains.tolist()) if sign * gain > 0]
-                            for sign in (1, -1))
-        return (f"Layer 1 is direct for the query tokens {', '.join(direct)} and mirrored for {', '.join(mirrored)}: "
-                "its scores are read with the sign of each.")
+        direct, mirrored = (
+            [str(token) for token, gain in enumerate(self.token_gains.tolist()) if sign * gain > 0]
+            for sign in (1, -1)
+        )
+        return (
+            f"Layer 1 is direct for the query tokens {', '.join(direct)} and mirrored for "
+            f"{', '.join(mirrored)}: "
+            "its scores are read with the sign of each."
+        )
 
     def summary(self) -> str:
         lines = ["Transition matrix: mean row KL to the true one (total variation)"]
-        lines += [f"  {text:<44} {self.row_kl[name]:.4f}  ({self.total_variation[name]:.3f})"
-                  for name, text in ESTIMATES.items()]
+        lines += [
+            f"  {text:<44} {self.row_kl[name]:.4f}  ({self.total_variation[name]:.3f})"
+            for name, text in ESTIMATES.items()
+        ]
         lines.append(f"  {'control: every row the token marginal':<44} {self.control_kl:.4f}")
         lines.append(f"Branch: {self.branch} (gain {self.gain:.3g}, R² {self.gain_r2:.2f}).")
-        lines.append("By query token: " + ", ".join(f"{gain:+.2f}" for gain in self.token_gains.tolist()) + ".")
+        lines.append(
+            "By query token: "
+            + ", ".join(f"{gain:+.2f}" for gain in self.token_gains.tolist())
+            + "."
+        )
         if self.mixed:
             lines.append(self.mixed)
         elif self.branch == "undecided":
-            lines.append("Layer 1 does not weigh lags by likelihood here, so its scores say nothing about π.")
+            lines.append(
+                "Layer 1 does not weigh lags by likelihood here, so its scores say nothing about π."
+            )
         if self.trusted is None:
-            lines.append("The output's readings are no distributions, disagree or do not depend on the token: this "
-                         "model shows no transition matrix.")
+            lines.append(
+                "The output's readings are no distributions, disagree or do not depend on the "
+                "token: this "
+                "model shows no transition matrix."
+            )
         else:
-            lines.append(f"Trust: {ESTIMATES[self.trusted]} (row KL {self.row_kl[self.trusted]:.4f}).")
+            lines.append(
+                f"Trust: {ESTIMATES[self.trusted]} (row KL {self.row_kl[self.trusted]:.4f})."
+            )
         return "\n".join(lines)
 
 
 def recover_transition(
-    model: LensTransformer, task: MTDTask, tokens: ArrayLike | None = None, *, n_sequences: int = 1024, seed: int = 0,
+    model: LensTransformer,
+    task: MTDTask,
+    tokens: ArrayLike | None = None,
+    *,
+    n_sequences: int = 1024,
+    seed: int = 0,
 ) -> TransitionRecovery:
     """π as the model shows it, on given sequences or on `n_sequences` drawn from the task.
 
@@ -112,13 +140,20 @@ def recover_transition(
         "output_circuit": output_circuit(model, task),
         "behaviour": behaviour(model, task, sequence),
     }
-    rows = {name: clip_to_distribution(estimate, ROW_CLIP)[0] for name, estimate in estimates.items()}
+    rows = {
+        name: clip_to_distribution(estimate, ROW_CLIP)[0] for name, estimate in estimates.items()
+    }
     return TransitionRecovery(
         **rows,
         row_kl={name: row_kl(task.transition, estimate) for name, estimate in rows.items()},
-        total_variation={name: _variation(estimate, task.transition) for name, estimate in rows.items()},
+        total_variation={
+            name: _variation(estimate, task.transition) for name, estimate in rows.items()
+        },
         control_kl=row_kl(task.transition, task.stationary.expand_as(task.transition)),
-        branch=reading.branch, gain=reading.gain.value, gain_r2=reading.gain.r2, token_gains=gains,
+        branch=reading.branch,
+        gain=reading.gain.value,
+        gain_r2=reading.gain.r2,
+        token_gains=gains,
         trusted=_trusted(estimates, rows),
     )
 
@@ -133,10 +168,14 @@ def _signs(branch: str, gains: Float64[Tensor, " vocab"]) -> int | Float64[Tenso
 
 
 def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | None:
-    """The output's two readings stand on different ground: where they agree on a stochastic matrix, the first is it."""
-    usable = [name for name in ("output", "behaviour")
-              if _variation(estimates[name], rows[name]) < STOCHASTIC
-              and _variation(rows[name], rows[name].mean(0, keepdim=True)) > DEPENDS]
+    """The output's two readings stand on different ground: where they agree on a stochastic matrix,
+    the first is it."""
+    usable = [
+        name
+        for name in ("output", "behaviour")
+        if _variation(estimates[name], rows[name]) < STOCHASTIC
+        and _variation(rows[name], rows[name].mean(0, keepdim=True)) > DEPENDS
+    ]
     if len(usable) < 2 or _variation(rows["output"], rows["behaviour"]) > AGREE:
         return None
     return usable[0]
@@ -147,8 +186,11 @@ def _variation(first: Tensor, second: Tensor) -> float:
     return total_variation(first, second).mean().item()
 
 
-def output_on_tokens(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "vocab vocab"]:
-    """Least squares of the output on the tokens that the last layer attends to: the map that the head applies.
+def output_on_tokens(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
+) -> Float64[Tensor, "vocab vocab"]:
+    """Least squares of the output on the tokens that the last layer attends to: the map that the
+    head applies.
 
     The unembedding alone would not do: its token blocks share a constant vector.
     """
@@ -164,9 +206,11 @@ def output_on_tokens(model: LensTransformer, tokens: Int[Tensor, "batch pos"]) -
 
 
 def output_circuit(model: LensTransformer, task: MTDTask) -> Float64[Tensor, "vocab vocab"]:
-    """Token in, output out, through the last layer's OV circuit: W_E·W_V·W_O·W_U, summed over heads.
+    """Token in, output out, through the last layer's OV circuit: W_E·W_V·W_O·W_U, summed over
+    heads.
 
-    Any constant may be added to all rows elsewhere in the model, so the stationary marginal fixes it: pᵀπ = pᵀ.
+    Any constant may be added to all rows elsewhere in the model, so the stationary marginal fixes
+    it: pᵀπ = pᵀ.
     """
     attn = cast(Any, model.blocks[-1]).attn
     with torch.no_grad():
@@ -177,7 +221,8 @@ def output_circuit(model: LensTransformer, task: MTDTask) -> Float64[Tensor, "vo
 def behaviour(
     model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """What the model predicts after m equal tokens: whatever its weights over the lags, that is a row of π."""
+    """What the model predicts after m equal tokens: whatever its weights over the lags, that is a
+    row of π."""
     some = tokens[:256]
     rows = []
     for token in range(task.vocab_size):

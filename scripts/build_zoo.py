@@ -1,4 +1,5 @@
-"""Train the zoo's models from their seeds, and store of each what loading needs: model, configuration, history.
+"""Train the zoo's models from their seeds, and store of each what loading needs: model,
+configuration, history.
 
 A run lives in out/zoo/NAME while it trains, where it can be stopped and resumed.
 """
@@ -19,8 +20,12 @@ RUNS = Path("out") / "zoo"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which models (all that are missing)")
-    parser.add_argument("--list", action="store_true", help="show what there is to build, and build nothing")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="which models (all that are missing)"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="show what there is to build, and build nothing"
+    )
     options = parser.parse_args()
     known = {entry.name: entry for entry in ENTRIES}
     unknown = sorted(set(options.names) - set(known))
@@ -41,14 +46,24 @@ def build(entry: Entry) -> None:
         print(f"{entry.name}: from step {run.trainer.step}", file=sys.stderr, flush=True)
         run.train()
         _export(run, entry)
-    print(f"{entry.name}: {live_evaluation(run.trainer.history[-1])}, {time.perf_counter() - began:.0f} s",
-          file=sys.stderr, flush=True)
+    print(
+        f"{entry.name}: {live_evaluation(run.trainer.history[-1])}, "
+        f"{time.perf_counter() - began:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _export(run: Run, entry: Entry) -> None:
     trainer = run.trainer
-    save_checkpoint(ZOO / entry.name, trainer.model, trainer.task, recipe=trainer.recipe.to_dict(), seeds=entry.seeds,
-                    history=trainer.history)
+    save_checkpoint(
+        ZOO / entry.name,
+        trainer.model,
+        trainer.task,
+        recipe=trainer.recipe.to_dict(),
+        seeds=entry.seeds,
+        history=trainer.history,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Train by the fast recipe from several seeds and print a Markdown table of what each run reached."""
+"""Train by the fast recipe from several seeds and print a Markdown table of what each run
+reached."""
 
 import argparse
 import math
@@ -19,7 +20,8 @@ from mtdinterp.training.zoo import TASK_SEED, VOCAB_SIZE
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone: that of the model, and of the task unless that has one of its own."""
+    """Runs that differ in their seeds alone: that of the model, and of the task unless that has one
+    of its own."""
 
     order: int = 4
     length: int = 64
@@ -31,23 +33,42 @@ class Group:
     task_seed: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     at_most: dict[str, float] = field(default_factory=lambda: {"one_step": 1.05})
-    """What a run must reach to count: its KL over that of tuned mirror descent of one and of two steps."""
+    """What a run must reach to count: its KL over that of tuned mirror descent of one and of two
+    steps."""
     seconds: float = math.inf
     """And in which time."""
 
     def model(self) -> LensTransformer:
-        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.d_rel or self.order,
-                         d_mlp=self.d_mlp, logits=self.changes.get("loss") == "cross-entropy")
+        return new_model(
+            self.architecture,
+            VOCAB_SIZE,
+            self.length,
+            self.layers,
+            d_rel=self.d_rel or self.order,
+            d_mlp=self.d_mlp,
+            logits=self.changes.get("loss") == "cross-entropy",
+        )
 
     @property
     def criterion(self) -> str:
         ratios = [f"at most {most:g} × {STEPS[name]}" for name, most in self.at_most.items()]
-        return ", ".join([*ratios, "direct", *([f"within {self.seconds:g} s"] if self.seconds < math.inf else [])])
+        return ", ".join(
+            [
+                *ratios,
+                "direct",
+                *([f"within {self.seconds:g} s"] if self.seconds < math.inf else []),
+            ]
+        )
 
 
 STEPS = {"one_step": "one-step MD", "two_step": "two-step MD"}
-FIVE: dict[str, Any] = {"order": 3, "layers": 5, "seeds": 3, "task_seed": TASK_SEED,
-                        "at_most": {"one_step": 1.0, "two_step": 1.05}}
+FIVE: dict[str, Any] = {
+    "order": 3,
+    "layers": 5,
+    "seeds": 3,
+    "task_seed": TASK_SEED,
+    "at_most": {"one_step": 1.0, "two_step": 1.05},
+}
 """The zoo's own runs."""
 PROMISES = {
     "m4": Group(seconds=60),
@@ -61,8 +82,9 @@ WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for o
 """The lag blocks as wide for every number of lags: the start then knows nothing of it."""
 ABLATIONS = {
     "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
-    "cross-entropy-L5": Group(layers=5, seeds=3, changes={
-        "loss": "cross-entropy", "steps": 10_000, "later_rate": 1.0}),
+    "cross-entropy-L5": Group(
+        layers=5, seeds=3, changes={"loss": "cross-entropy", "steps": 10_000, "later_rate": 1.0}
+    ),
     "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
     "all-positions": Group(seeds=3, changes={"supervision": "all"}),
 }
@@ -71,8 +93,12 @@ GROUPS = {**PROMISES, **WIDE, **ABLATIONS}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of {', '.join(GROUPS)}, or 'ablations' "
-                                                                   f"(default: {', '.join(PROMISES)})")
+    parser.add_argument(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"some of {', '.join(GROUPS)}, or 'ablations' (default: {', '.join(PROMISES)})",
+    )
     names = parser.parse_args().groups or list(PROMISES)
     chosen = [name for given in names for name in (ABLATIONS if given == "ablations" else [given])]
     unknown = sorted(set(chosen) - set(GROUPS))
@@ -88,10 +114,16 @@ def measure(name: str, group: Group) -> None:
     extra = "".join(f", {key} {value}" for key, value in group.changes.items())
     extra += f", hidden layer of {group.d_mlp}" if group.d_mlp else ""
     extra += f", lag blocks of {group.d_rel}" if group.d_rel else ""
-    print(f"### {name}: {group.architecture}, {group.layers} layers, m = {group.order}, T = {group.length}, "
-          f"{recipe.steps} steps{extra}\n")
+    print(
+        f"### {name}: {group.architecture}, {group.layers} layers, m = {group.order}, T = "
+        f"{group.length}, "
+        f"{recipe.steps} steps{extra}\n"
+    )
     seeds = "task and model seed" if group.task_seed is None else "model seed"
-    print(f"| {seeds} | KL | over one-step MD | over two-step MD | β (optimum) | branch | seconds in all |")
+    print(
+        f"| {seeds} | KL | over one-step MD | over two-step MD | β (optimum) | branch | seconds in "
+        "all |"
+    )
     print("|---|---|---|---|---|---|---|")
     ratios, reached = [], 0
     for seed in range(group.seeds):
@@ -99,23 +131,39 @@ def measure(name: str, group: Group) -> None:
         task_seed = seed if group.task_seed is None else group.task_seed
         task, model = MTDTask.random(VOCAB_SIZE, group.order, seed=task_seed), group.model()
         initialise(model, recipe.initialisation, seed)
-        trainer = Trainer(model, task, recipe, seed, HeldOut.prepare(task, group.length, bayes=False))
+        trainer = Trainer(
+            model, task, recipe, seed, HeldOut.prepare(task, group.length, bayes=False)
+        )
         trainer.run()
         last, reference = trainer.history[-1], trainer.held_out
-        over, seconds = {name: last["kl"] / reference.kl[name] for name in STEPS}, time.perf_counter() - start
+        over, seconds = (
+            {name: last["kl"] / reference.kl[name] for name in STEPS},
+            time.perf_counter() - start,
+        )
         ratios.append(over["one_step"])
-        reached += (all(over[name] <= most for name, most in group.at_most.items()) and last["branch"] == "direct"
-                    and seconds <= group.seconds)
-        print(f"| {seed} | {last['kl']:.5f} | {over['one_step']:.3f} | {over['two_step']:.3f} "
-              f"| {last['beta']:.1f} ({reference.beta:.1f}) | {last['branch']} | {seconds:.0f} |", flush=True)
-    print(f"\nReached ({group.criterion}): {reached} of {group.seeds}; median {median(ratios):.3f} × one-step MD.\n",
-          flush=True)
+        reached += (
+            all(over[name] <= most for name, most in group.at_most.items())
+            and last["branch"] == "direct"
+            and seconds <= group.seconds
+        )
+        print(
+            f"| {seed} | {last['kl']:.5f} | {over['one_step']:.3f} | {over['two_step']:.3f} "
+            f"| {last['beta']:.1f} ({reference.beta:.1f}) | {last['branch']} | {seconds:.0f} |",
+            flush=True,
+        )
+    print(
+        f"\nReached ({group.criterion}): {reached} of {group.seeds}; median {median(ratios):.3f} × "
+        "one-step MD.\n",
+        flush=True,
+    )
 
 
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.machine()
 

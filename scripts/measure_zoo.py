@@ -22,14 +22,26 @@ def main() -> None:
 
 
 def beta_table(checkpoints: dict[str, Checkpoint]) -> None:
-    print("| model | optimum | by weights (R²) | by attention (R²) | by output (R²) | gain (R²) | branch |")
+    print(
+        "| model | optimum | by weights (R²) | by attention (R²) | by output (R²) | gain (R²) | "
+        "branch |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name, entry in checkpoints.items():
         found = recover_beta(entry.model, entry.task)
-        weights = f"{found.weights:.1f} ({found.weights_r2:.2f})" if found.weights == found.weights else "—"
-        print(f"| {name} | {found.optimal:.1f} | {weights} | {found.attention:.1f} ± {found.attention_stderr:.1f} "
-              f"({found.attention_r2:.2f}) | {found.output:.1f} ± {found.output_stderr:.1f} ({found.output_r2:.2f}) | "
-              f"{found.gain:.2f} ({found.gain_r2:.2f}) | {found.branch} |", flush=True)
+        weights = (
+            f"{found.weights:.1f} ({found.weights_r2:.2f})"
+            if found.weights == found.weights
+            else "—"
+        )
+        print(
+            f"| {name} | {found.optimal:.1f} | {weights} | {found.attention:.1f} ± "
+            f"{found.attention_stderr:.1f} "
+            f"({found.attention_r2:.2f}) | {found.output:.1f} ± {found.output_stderr:.1f} "
+            f"({found.output_r2:.2f}) | "
+            f"{found.gain:.2f} ({found.gain_r2:.2f}) | {found.branch} |",
+            flush=True,
+        )
     print()
 
 
@@ -48,34 +60,57 @@ def transition_table(checkpoints: dict[str, Checkpoint]) -> None:
 
 
 def algorithm_table(checkpoints: dict[str, Checkpoint]) -> None:
-    columns = ("uniform", "one_step", "mirror_descent_2", "mirror_descent_3", "exact_bayes", "two_step_construction")
+    columns = (
+        "uniform",
+        "one_step",
+        "mirror_descent_2",
+        "mirror_descent_3",
+        "exact_bayes",
+        "two_step_construction",
+    )
     print("| model | named (not told apart) | " + " | ".join(columns) + " |")
     print("|---" * (2 + len(columns)) + "|")
     for name, entry in checkpoints.items():
         found = identify_algorithm(entry.model, entry.task)
         tied = f" ({', '.join(found.tied)})" if found.tied else ""
-        cells = [f"{found.divergences[column]:.1e}" if column in found.divergences else "—" for column in columns]
+        cells = [
+            f"{found.divergences[column]:.1e}" if column in found.divergences else "—"
+            for column in columns
+        ]
         print(f"| {name} | {found.best}{tied} | " + " | ".join(cells) + " |", flush=True)
     print()
 
 
 def interchange_table(checkpoints: dict[str, Checkpoint]) -> None:
-    """R² at the best site, and in brackets of a random site, of another source and of the site's mean."""
+    """R² at the best site, and in brackets of a random site, of another source and of the site's
+    mean."""
     print("| model | γ | Γ | weights | w¹ | Γ² |")
     print("|---|---|---|---|---|---|")
     best: dict[str, list[float]] = {"mean_responsibilities": [], "weights": []}
     for name, entry in checkpoints.items():
         length = entry.model.config.length
-        pair = [entry.task.sample(256 if length <= 64 else 64, length, seed=seed).tokens for seed in (1, 2)]
+        pair = [
+            entry.task.sample(256 if length <= 64 else 64, length, seed=seed).tokens
+            for seed in (1, 2)
+        ]
         deep = entry.model.config.n_layers >= 5
         cells = []
-        for variable in ("responsibilities", "mean_responsibilities", "weights", "first_weights", "reweighted"):
+        for variable in (
+            "responsibilities",
+            "mean_responsibilities",
+            "weights",
+            "first_weights",
+            "reweighted",
+        ):
             if not deep and variable in ("first_weights", "reweighted"):
                 cells.append("—")
                 continue
             found = interchange(entry.model, entry.task, *pair, variable)
-            cells.append(f"**{found.r2:.3f}** ({found.control_r2:.2f}, {found.mismatched_r2:.2f}, {found.mean_r2:.2f}) "
-                         f"{found.site}")
+            cells.append(
+                f"**{found.r2:.3f}** ({found.control_r2:.2f}, {found.mismatched_r2:.2f}, "
+                f"{found.mean_r2:.2f}) "
+                f"{found.site}"
+            )
             if variable in best and entry.model.config.architecture == "disentangled":
                 best[variable].append(found.r2)
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

@@ -1,6 +1,7 @@
 """Shared set-up: Hypothesis profiles and the golden cases.
 
-The default profile replays the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+The default profile replays the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new
+ones.
 """
 
 import json
@@ -15,7 +16,8 @@ settings.register_profile("default", deadline=None, max_examples=40, derandomize
 settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Tests run side by side, one process a core: a second thread in each would only make them wait for each other.
+# Tests run side by side, one process a core: a second thread in each would only make them wait for
+# each other.
 torch.set_num_threads(1)
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_cases.json").read_text())

@@ -15,7 +15,9 @@ def changed(model, change):
 
 def mirrored(model):
     """Negate layer 1's token scores and layer 3's read of what layer 2 averages."""
+
     def negate(other):
         other.attention[0].W_A *= -1
         other.attention[2].R_A[..., other.stream["L2.L1.lag"]] *= -1
+
     return changed(model, negate)

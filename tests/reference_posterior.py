@@ -1,6 +1,7 @@
 """Slow, independent ways to the posterior of the mixture weights, to check the fast one against.
 
-Each takes one sequence's likelihoods c [step, lag] and a Dirichlet concentration [lag], as NumPy arrays.
+Each takes one sequence's likelihoods c [step, lag] and a Dirichlet concentration [lag], as NumPy
+arrays.
 """
 
 from itertools import product
@@ -20,7 +21,8 @@ def likelihoods_by_loop(transition, tokens, order):
 
 
 def mean_by_paths(c, alpha):
-    """Enumerate every assignment of a lag to every step: Dirichlet-multinomial mass times likelihood."""
+    """Enumerate every assignment of a lag to every step: Dirichlet-multinomial mass times
+    likelihood."""
     steps, order = c.shape
     total, mean = 0.0, np.zeros(order)
     for path in product(range(order), repeat=steps):
@@ -34,7 +36,8 @@ def mean_by_paths(c, alpha):
 def mean_by_counts(c, alpha):
     """Expand Π_t Σ_g w_g c[t, g] into monomials (a cell holds the counts of all lags but the last).
 
-    The Dirichlet moment of w^n is proportional to Π_g Γ(α_g + n_g). All terms are positive: nothing cancels.
+    The Dirichlet moment of w^n is proportional to Π_g Γ(α_g + n_g). All terms are positive: nothing
+    cancels.
     """
     steps, order = c.shape
     cells = np.zeros((steps + 1,) * (order - 1))
@@ -55,8 +58,9 @@ def mean_by_counts(c, alpha):
 def expected_counts(c, alpha):
     """E[number of steps that lag g produced] = Σ_t E[w_g c[t, g] / (w·c[t])] under the posterior.
 
-    Each expectation is the integral of a polynomial of degree `steps`, which a Gauss rule with more than
-    half as many nodes takes exactly. The stick is broken from the last lag, unlike in the package.
+    Each expectation is the integral of a polynomial of degree `steps`, which a Gauss rule with more
+    than half as many nodes takes exactly. The stick is broken from the last lag, unlike in the
+    package.
     """
     steps, order = c.shape
     nodes = steps // 2 + 2

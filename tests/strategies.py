@@ -13,8 +13,8 @@ from mtdinterp.task import MTDTask
 class Problem:
     """A task with random rows and sequences sampled from it, so that none is impossible.
 
-    Built on first use and not while Hypothesis draws: the run-time type checker uses Python's `random`,
-    which Hypothesis forbids there.
+    Built on first use and not while Hypothesis draws: the run-time type checker uses Python's
+    `random`, which Hypothesis forbids there.
     """
 
     vocab_size: int
@@ -28,7 +28,9 @@ class Problem:
     @cached_property
     def task(self):
         rows = np.full(self.vocab_size, self.row_concentration)
-        return MTDTask(np.random.default_rng(self.seed).dirichlet(rows, size=self.vocab_size), self.order)
+        return MTDTask(
+            np.random.default_rng(self.seed).dirichlet(rows, size=self.vocab_size), self.order
+        )
 
     @cached_property
     def data(self):

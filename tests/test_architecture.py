@@ -29,7 +29,8 @@ LAYERS = (
     ("mtdinterp.commands",),
     ("mtdinterp.cli", "mtdinterp.__main__"),
 )
-"""From the ground up: a module may import from its own layer's packages and from the layers before it."""
+"""From the ground up: a module may import from its own layer's packages and from the layers before
+it."""
 
 
 def layer_of(module: str) -> int | None:
@@ -48,7 +49,8 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Every module named in an import statement, and the modules that `from package import module` names."""
+    """Every module named in an import statement, and the modules that `from package import module`
+    names."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -64,10 +66,14 @@ def test_no_import_points_back(module, path):
     assert level is not None, f"{module} has no place in the architecture"
     for imported in imports_of(path):
         target = layer_of(imported)
-        assert target is None or target <= level, f"{module} imports {imported}, which stands above it"
+        assert target is None or target <= level, (
+            f"{module} imports {imported}, which stands above it"
+        )
 
 
 def test_no_probe_imports_another():
     for module, path in modules():
         if module.startswith("probes."):
-            assert not {name for name in imports_of(path) if name.startswith("probes.") and name != module}
+            assert not {
+                name for name in imports_of(path) if name.startswith("probes.") and name != module
+            }

@@ -89,7 +89,8 @@ def test_saving_again_replaces_a_checkpoint_and_spares_anything_else(saved, tmp_
 
 
 def test_only_a_checkpoint_is_replaced(saved, tmp_path):
-    """A directory that merely has a config.json is somebody's, and so is a checkpoint with notes in it."""
+    """A directory that merely has a config.json is somebody's, and so is a checkpoint with notes in
+    it."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"hidden_size": 768}')
     with pytest.raises(CheckpointError, match="expected checkpoint schema 1"):
@@ -135,7 +136,9 @@ DAMAGES = {
     "not a checkpoint, config.json is missing": lambda path: (path / "config.json").unlink(),
     "not readable as JSON": lambda path: (path / "config.json").write_text('{"schema": 1,'),
     "expected checkpoint schema 1, got 7": lambda path: edit_config(path, schema=7),
-    "expected checkpoint schema 1, got 'list'": lambda path: (path / "config.json").write_text("[]"),
+    "expected checkpoint schema 1, got 'list'": lambda path: (path / "config.json").write_text(
+        "[]"
+    ),
     "got 'recurrent'": lambda path: edit_config(path, model={"architecture": "recurrent"}),
     "entry 'architecture' is missing": lambda path: edit_config(path, model={}),
     "expected rows that sum to 1": lambda path: edit_config(

@@ -30,11 +30,17 @@ ESTIMATORS = {
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
 
 BAD_TRANSITIONS = {
-    "row-sum": ([[0.2, 0.7], [0.6, 0.4]], r"expected rows that sum to 1, got a row that sums to 0\.9"),
+    "row-sum": (
+        [[0.2, 0.7], [0.6, 0.4]],
+        r"expected rows that sum to 1, got a row that sums to 0\.9",
+    ),
     "negative": ([[1.5, -0.5], [0.6, 0.4]], r"expected non-negative entries, got -0\.5"),
     "nan": ([[float("nan"), 1.0], [0.6, 0.4]], "expected finite entries, got nan"),
     "infinite": ([[float("inf"), 1.0], [0.6, 0.4]], "expected finite entries, got inf"),
-    "not-square": ([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]], r"expected a square matrix.*got shape \(2, 3\)"),
+    "not-square": (
+        [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]],
+        r"expected a square matrix.*got shape \(2, 3\)",
+    ),
     "vector": ([0.5, 0.5], r"expected a square matrix.*got shape \(2,\)"),
     "one-token": ([[1.0]], r"vocab ≥ 2, got shape \(1, 1\)"),
     "ragged": ([[0.5, 0.5], [1.0]], "expected a rectangular array of numbers, got list"),
@@ -52,7 +58,9 @@ BAD_TOKENS = {
 }
 
 
-@pytest.mark.parametrize(("transition", "message"), BAD_TRANSITIONS.values(), ids=BAD_TRANSITIONS.keys())
+@pytest.mark.parametrize(
+    ("transition", "message"), BAD_TRANSITIONS.values(), ids=BAD_TRANSITIONS.keys()
+)
 def test_bad_transition_matrices_are_refused_by_the_task_and_by_estimators(transition, message):
     for call in (
         lambda: MTDTask(transition, 1),
@@ -121,10 +129,19 @@ BAD_CALLS = {
         lambda: gibbs_posterior_mean(GOOD, TOKENS, 2, seed=-1),
         "seed: expected an integer ≥ 0, got -1",
     ),
-    "vocab-size": (lambda: MTDTask.random(1, 2, seed=0), "vocab_size: expected an integer ≥ 2, got 1"),
-    "batch-size": (lambda: TASK.sample(-1, 5, seed=0), "batch_size: expected an integer ≥ 0, got -1"),
+    "vocab-size": (
+        lambda: MTDTask.random(1, 2, seed=0),
+        "vocab_size: expected an integer ≥ 2, got 1",
+    ),
+    "batch-size": (
+        lambda: TASK.sample(-1, 5, seed=0),
+        "batch_size: expected an integer ≥ 0, got -1",
+    ),
     "length": (lambda: TASK.sample(1, 0, seed=0), "length: expected an integer ≥ 1, got 0"),
-    "length-order": (lambda: TASK.sample(1, 2, seed=0), "order: expected less than the length 2, got 2"),
+    "length-order": (
+        lambda: TASK.sample(1, 2, seed=0),
+        "order: expected less than the length 2, got 2",
+    ),
     "weights-size": (
         lambda: TASK.sample(1, 5, seed=0, weights=[0.2, 0.3, 0.5]),
         r"weights: expected 2 entries",
@@ -133,7 +150,10 @@ BAD_CALLS = {
         lambda: TASK.sample(3, 5, seed=0, weights=[[0.5, 0.5]] * 2),
         r"weights: expected shape \[2\] or \[3, 2\], got \(2, 2\)",
     ),
-    "weights-sum": (lambda: TASK.sample(1, 5, seed=0, weights=[0.5, 0.4]), r"weights: .*sums to 0\.9"),
+    "weights-sum": (
+        lambda: TASK.sample(1, 5, seed=0, weights=[0.5, 0.4]),
+        r"weights: .*sums to 0\.9",
+    ),
     "predict-batch": (
         lambda: predict_next(GOOD, TOKENS, [[0.5, 0.5]] * 2),
         r"weights: expected shape \[1, lag\], got \(2, 2\)",
@@ -212,10 +232,18 @@ def test_numpy_views_of_every_kind_are_welcome():
     """Reversed, read-only, big-endian and lists of tensors mean what they say."""
     transition, tokens = np.array(GOOD), np.array(TOKENS)
     expected = responsibilities(GOOD, TOKENS, 2)
-    for same in (transition[::-1].copy()[::-1], np.broadcast_to(transition, (2, 2)), transition.astype(">f8"),
-                 [torch.tensor(row, dtype=torch.float64) for row in GOOD]):
+    for same in (
+        transition[::-1].copy()[::-1],
+        np.broadcast_to(transition, (2, 2)),
+        transition.astype(">f8"),
+        [torch.tensor(row, dtype=torch.float64) for row in GOOD],
+    ):
         assert torch.equal(responsibilities(same, tokens, 2), expected)
-    for same in (tokens[:, ::-1].copy()[:, ::-1], np.broadcast_to(tokens, (1, 5)), tokens.astype(">i4")):
+    for same in (
+        tokens[:, ::-1].copy()[:, ::-1],
+        np.broadcast_to(tokens, (1, 5)),
+        tokens.astype(">i4"),
+    ):
         assert torch.equal(responsibilities(transition, same, 2), expected)
 
 

@@ -24,15 +24,30 @@ from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, 
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "mtdinterp", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "mtdinterp", *arguments], capture_output=True, text=True
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["zoo", "--help"], ["construct", "--help"],
-                                       ["probe", "--help"], ["patch", "--help"], ["report", "--help"],
-                                       ["reproduce", "--help"], ["bench", "--help"], ["app", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["zoo", "--help"],
+        ["construct", "--help"],
+        ["probe", "--help"],
+        ["patch", "--help"],
+        ["report", "--help"],
+        ["reproduce", "--help"],
+        ["bench", "--help"],
+        ["app", "--help"],
+    ],
+)
 def test_help_shows_an_example_without_importing_torch(arguments):
     code = (
-        f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as e: "
+        f"import sys; from mtdinterp.cli import main\ntry: main({arguments})\nexcept SystemExit as "
+        "e: "
         "print(e.code, 'torch' in sys.modules, 'numpy' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -49,10 +64,19 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["construct", "--order", "1"], "expected an integer ≥ 2, got 1"),
         (["construct", "--beta", "nan"], "--beta: expected a finite number, got 'nan'"),
         (["construct", "--delta", "-1"], "--delta: expected a number > 0, got -1"),
-        (["construct", "--out", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
-        (["construct", "--out", "tests"], "expected a new or empty directory, or a checkpoint; it holds"),
+        (
+            ["construct", "--out", "pyproject.toml"],
+            "pyproject.toml: expected a directory, got a file",
+        ),
+        (
+            ["construct", "--out", "tests"],
+            "expected a new or empty directory, or a checkpoint; it holds",
+        ),
         (["construct", "--target", "truth"], "--target is for tuning the two-step construction"),
-        (["construct", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
+        (
+            ["construct", "--order", "9", "--length", "9"],
+            "--order must be less than --length 9, got 9",
+        ),
         (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),
         (["construct", "--constants", "1", "2", "3", "4"], "--constants is for 5 layers"),
@@ -60,30 +84,60 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--learning-rate", "-1"], "--learning-rate: expected a number > 0, got -1"),
         (["train", "--recipe", "slow"], "invalid choice: 'slow'"),
         (["train", "--order", "9", "--length", "9"], "--order must be less than --length 9, got 9"),
-        (["train", "--out", "tests"], "tests: expected a new or empty directory; choose another with --out"),
+        (
+            ["train", "--out", "tests"],
+            "tests: expected a new or empty directory; choose another with --out",
+        ),
         (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
-        (["train", "--resume", "nowhere", "--order", "4"], "leave out --order"),  # also where it is the default
+        (
+            ["train", "--resume", "nowhere", "--order", "4"],
+            "leave out --order",
+        ),  # also where it is the default
         (["train", "--d-model", "64"], "--d-model is a width of the standard transformer"),
-        (["train", "--architecture", "standard", "--d-rel", "3"], "--d-rel is a width of the disentangled"),
+        (
+            ["train", "--architecture", "standard", "--d-rel", "3"],
+            "--d-rel is a width of the disentangled",
+        ),
         (["train", "--seed", "9" * 30], "--seed: expected an integer below 2^63"),
         (["train", "--out", ""], "--out: expected a path, got ''"),
-        (["train", "--out", "pyproject.toml/run"], "pyproject.toml is not a directory that can be written to"),
+        (
+            ["train", "--out", "pyproject.toml/run"],
+            "pyproject.toml is not a directory that can be written to",
+        ),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "disentangled-m4-T64"], "the zoo's models hold no runs"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
-        (["probe", "disentangled-m4-T64", "--probe", "beta"], "the known ones are recover_transition, recover_beta"),
+        (
+            ["probe", "disentangled-m4-T64", "--probe", "beta"],
+            "the known ones are recover_transition, recover_beta",
+        ),
         (["patch", "disentangled-m4-T64"], "One of the arguments --hook --sweep is required"),
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
-        (["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"], "a sweep goes over all of them"),
+        (
+            ["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"],
+            "a sweep goes over all of them",
+        ),
         (["patch", "disentangled-m4-T64", "--hook", "z"], "--hook z is a short name: add --layer"),
-        (["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"], "--same-end and --direction are for a sweep"),
-        (["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"], "ends in .png, .pdf or .svg"),
-        (["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"], "expected zero, mean, noise, other"),
+        (
+            ["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"],
+            "--same-end and --direction are for a sweep",
+        ),
+        (
+            ["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"],
+            "ends in .png, .pdf or .svg",
+        ),
+        (
+            ["patch", "disentangled-m4-T64", "--hook", "z", "--source", "nil"],
+            "expected zero, mean, noise, other",
+        ),
         (["report", "nowhere"], "nowhere: no such checkpoint directory"),
         (["report", "disentangled-m4-T64", "-o", "a.pdf"], "expected a file that ends in .html"),
         (["reproduce", "figure-4"], "no figure is called 'figure-4'"),
-        (["reproduce", "gradient", "-o", "pyproject.toml"], "pyproject.toml: expected a directory, got a file"),
+        (
+            ["reproduce", "gradient", "-o", "pyproject.toml"],
+            "pyproject.toml: expected a directory, got a file",
+        ),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
         (["app", "nowhere"], "nowhere: no such checkpoint directory"),
         (["app", "tests"], "tests: not a checkpoint, config.json is missing"),
@@ -100,7 +154,11 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--beta", "8"], ["--architecture", "standard"], ["--layers", "5", "--constants", "5", "3", "1", "6"]],
+    [
+        ["--beta", "8"],
+        ["--architecture", "standard"],
+        ["--layers", "5", "--constants", "5", "3", "1", "6"],
+    ],
 )
 def test_construct_writes_a_checkpoint_and_says_how_it_compares(arguments, tmp_path, capsys):
     out = tmp_path / "made"
@@ -139,12 +197,29 @@ def test_construct_prints_a_table_and_progress_apart_from_it():
 
 def test_what_the_library_refuses_is_one_sentence_too(capsys):
     """Each flag is good by itself; together they are too much for the mask."""
-    code = main(["construct", "--order", "2", "--length", "9", "--layers", "5", "--constants", "1", "500", "1", "1"])
+    code = main(
+        [
+            "construct",
+            "--order",
+            "2",
+            "--length",
+            "9",
+            "--layers",
+            "5",
+            "--constants",
+            "1",
+            "500",
+            "1",
+            "1",
+        ]
+    )
     captured = capsys.readouterr()
     assert code == 2
     assert captured.out == ""
     sentence = captured.err.splitlines()[-1]
-    assert sentence == "mtdinterp construct: delta: expected at least 540 to mask such scores, got 100"
+    assert (
+        sentence == "mtdinterp construct: delta: expected at least 540 to mask such scores, got 100"
+    )
 
 
 def test_bench_prints_the_numbers_it_measured(capsys):
@@ -155,7 +230,19 @@ def test_bench_prints_the_numbers_it_measured(capsys):
     assert measured[0]["value"] > 0
 
 
-TINY = ["train", "--vocab-size", "3", "--order", "2", "--length", "8", "--steps", "20", "--evaluate-every", "10"]
+TINY = [
+    "train",
+    "--vocab-size",
+    "3",
+    "--order",
+    "2",
+    "--length",
+    "8",
+    "--steps",
+    "20",
+    "--evaluate-every",
+    "10",
+]
 
 
 def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
@@ -182,8 +269,10 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     repaired = load_checkpoint(tmp_path / "run")
     assert repaired.history == loaded.history
-    assert all(torch.equal(value, loaded.model.state_dict()[name])
-               for name, value in repaired.model.state_dict().items())
+    assert all(
+        torch.equal(value, loaded.model.state_dict()[name])
+        for name, value in repaired.model.state_dict().items()
+    )
     table = capsys.readouterr().out
     assert "step 20 of 20" in table
     assert "ratio to one-step MD" in table
@@ -197,9 +286,16 @@ def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
 
 
 def test_the_choices_of_flags_are_those_of_recipes():
-    known = {"schedule": SCHEDULES, "initialisation": tuple(INITIALISATIONS), "targets": TARGETS, "loss": LOSSES,
-             "supervision": SUPERVISIONS}
-    assert {name: tuple(flag["choices"]) for name, flag in RECIPE_FLAGS.items() if "choices" in flag} == known
+    known = {
+        "schedule": SCHEDULES,
+        "initialisation": tuple(INITIALISATIONS),
+        "targets": TARGETS,
+        "loss": LOSSES,
+        "supervision": SUPERVISIONS,
+    }
+    assert {
+        name: tuple(flag["choices"]) for name, flag in RECIPE_FLAGS.items() if "choices" in flag
+    } == known
     assert set(RECIPE_FLAGS) == {field.name for field in dataclasses.fields(Recipe)} - {"name"}
 
 
@@ -207,29 +303,53 @@ def test_help_says_what_the_recipes_are():
     words = " ".join(RECIPES.split())
     three, five, standard = fast(), fast(n_layers=5), fast("standard")
     assert f"Adam {three.adam_betas} to the true" in words
-    assert f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start" in words
+    assert (
+        f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start"
+        in words
+    )
     assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
-    assert (f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, later rate {five.later_rate:g} times that"
-            ) in words
-    assert (f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} steps at a "
-            f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start") in words
+    assert (
+        f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, later rate "
+        f"{five.later_rate:g} times that"
+    ) in words
+    assert (
+        f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
+        "steps at a "
+        f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
+    ) in words
     assert {standard.steps, three.steps} == {8000}
     assert all(f" {name} " in words for name in INITIALISATIONS)
 
 
 def test_kernels_that_are_insisted_on_and_cannot_be_built_are_one_sentence(tmp_path):
-    result = subprocess.run([sys.executable, "-m", "mtdinterp", *TINY, "--out", str(tmp_path / "run")], text=True,
-                            capture_output=True, env={**os.environ, "CXX": str(tmp_path / "none"), "PATH": "",
-                                                      "MTDINTERP_KERNEL": "fused", "MTDINTERP_CACHE": str(tmp_path)})
+    result = subprocess.run(
+        [sys.executable, "-m", "mtdinterp", *TINY, "--out", str(tmp_path / "run")],
+        text=True,
+        capture_output=True,
+        env={
+            **os.environ,
+            "CXX": str(tmp_path / "none"),
+            "PATH": "",
+            "MTDINTERP_KERNEL": "fused",
+            "MTDINTERP_CACHE": str(tmp_path),
+        },
+    )
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("mtdinterp train: ")
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("extra", [["--architecture", "standard", "--d-model", "8"], ["--layers", "5"],
-                                   ["--recipe", "paper"], ["--d-mlp", "6"],
-                                   ["--loss", "cross-entropy", "--supervision", "all"]])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["--architecture", "standard", "--d-model", "8"],
+        ["--layers", "5"],
+        ["--recipe", "paper"],
+        ["--d-mlp", "6"],
+        ["--loss", "cross-entropy", "--supervision", "all"],
+    ],
+)
 def test_train_takes_every_kind_of_model(capsys, tmp_path, extra):
     assert main([*TINY, "--out", str(tmp_path / "run"), "--json", *extra]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 20
@@ -341,24 +461,86 @@ def test_probe_prints_summaries_and_json(capsys):
 
 
 def test_a_constructed_checkpoint_has_no_development(tmp_path, capsys):
-    assert main(["construct", "--beta", "9", "--length", "20", "--sequences", "16", "--out", str(tmp_path / "c")]) == 0
+    assert (
+        main(
+            [
+                "construct",
+                "--beta",
+                "9",
+                "--length",
+                "20",
+                "--sequences",
+                "16",
+                "--out",
+                str(tmp_path / "c"),
+            ]
+        )
+        == 0
+    )
     assert main(["probe", str(tmp_path / "c"), "--probe", "trace_development"]) == 2
     assert "has no training history to trace" in capsys.readouterr().err
 
 
 def test_patch_one_place_and_sweep_all(tmp_path, capsys):
-    assert main(["patch", "disentangled-m4-T64", "--hook", "pattern", "--layer", "2", "--position", "-1", "--source",
-                 "construction", "--sequences", "8"]) == 0
+    assert (
+        main(
+            [
+                "patch",
+                "disentangled-m4-T64",
+                "--hook",
+                "pattern",
+                "--layer",
+                "2",
+                "--position",
+                "-1",
+                "--source",
+                "construction",
+                "--sequences",
+                "8",
+            ]
+        )
+        == 0
+    )
     assert "KL(before ‖ after)" in capsys.readouterr().out
     figure = tmp_path / "patch.png"
-    assert main(["patch", "disentangled-m4-T64", "--hook", "hook_embed", "--position", "3", "--out", str(figure)]) == 0
+    assert (
+        main(
+            [
+                "patch",
+                "disentangled-m4-T64",
+                "--hook",
+                "hook_embed",
+                "--position",
+                "3",
+                "--out",
+                str(figure),
+            ]
+        )
+        == 0
+    )
     assert figure.read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     figure = tmp_path / "sweep.png"
-    assert main(["patch", "disentangled-m4-T64", "--sweep", "head", "--sequences", "1", "--out", str(figure)]) == 0
+    assert (
+        main(
+            [
+                "patch",
+                "disentangled-m4-T64",
+                "--sweep",
+                "head",
+                "--sequences",
+                "1",
+                "--out",
+                str(figure),
+            ]
+        )
+        == 0
+    )
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert "position" in capsys.readouterr().out
-    assert main(["patch", "standard-m4-T64", "--sweep", "attn_out", "--sequences", "1", "--json"]) == 0
+    assert (
+        main(["patch", "standard-m4-T64", "--sweep", "attn_out", "--sequences", "1", "--json"]) == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert len(found["values"]) == 3
     assert main(["patch", "disentangled-m4-T64", "--hook", "z", "--layer", "9"]) == 2

@@ -1,4 +1,5 @@
-"""What the documentation says can be typed: its links lead somewhere, its commands parse, its code runs."""
+"""What the documentation says can be typed: its links lead somewhere, its commands parse, its code
+runs."""
 
 import re
 import shlex
@@ -30,7 +31,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_commands_are_found():
-    assert {line.split()[1] for line in commands()} == set(COMMANDS) - {"zoo"}  # which is named in a sentence
+    assert {line.split()[1] for line in commands()} == set(COMMANDS) - {
+        "zoo"
+    }  # which is named in a sentence
 
 
 @pytest.mark.parametrize("command", commands())
@@ -39,13 +42,17 @@ def test_commands_parse(command: str) -> None:
 
 
 def test_terms_are_those_of_reports() -> None:
-    assert (ROOT / "docs" / "terms.md").read_text() == terms_page(), "write it with report.definitions.terms_page"
+    assert (ROOT / "docs" / "terms.md").read_text() == terms_page(), (
+        "write it with report.definitions.terms_page"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_can_be_imported(page: Path) -> None:
     for block in blocks(page, "python"):
-        for statement in re.findall(r"^from [\w.]+ import (?:\([^)]*\)|[^(\n]*)$", block, re.MULTILINE):
+        for statement in re.findall(
+            r"^from [\w.]+ import (?:\([^)]*\)|[^(\n]*)$", block, re.MULTILINE
+        ):
             exec(statement, {})
 
 

@@ -26,7 +26,8 @@ def test_kl_of_a_case_worked_by_hand():
 
 @given(ROWS, ROWS)
 def test_kl_is_at_least_half_the_squared_distance_and_zero_only_when_equal(p, q):
-    """Pinsker's inequality: KL ≥ ½·‖p - q‖₁², so it is never negative and vanishes only at p = q."""
+    """Pinsker's inequality: KL ≥ ½·‖p - q‖₁², so it is never negative and vanishes only at p =
+    q."""
     p, q = distribution(p), distribution(q)
     assert kl_divergence(p, q) >= 0.5 * (p - q).abs().sum() ** 2 - 1e-14
     assert kl_divergence(p, p).abs() < 1e-15
@@ -47,7 +48,9 @@ def test_clipping_leaves_a_distribution_and_reports_what_it_moved():
     torch.testing.assert_close(
         clipped[1], torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), rtol=0, atol=1e-15
     )
-    assert moved.tolist() == pytest.approx([0.5 * (0.7 - 0.7 / 1.2 + 0.5 - 0.5 / 1.2 + 0.2), 0], abs=2e-6)
+    assert moved.tolist() == pytest.approx(
+        [0.5 * (0.7 - 0.7 / 1.2 + 0.5 - 0.5 / 1.2 + 0.2), 0], abs=2e-6
+    )
 
 
 def test_score_is_the_mean_over_sequences_with_its_standard_error():

@@ -6,8 +6,22 @@ import pytest
 import torch
 
 from mtdinterp.construction import one_step, one_step_standard
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, StandardConfig, StandardTransformer
-from mtdinterp.readout import attention, averaged_lags, centred, fit_slope, gauge_fixed, read, token_scores, weight_beta
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    StandardConfig,
+    StandardTransformer,
+)
+from mtdinterp.readout import (
+    attention,
+    averaged_lags,
+    centred,
+    fit_slope,
+    gauge_fixed,
+    read,
+    token_scores,
+    weight_beta,
+)
 from mtdinterp.task import MTDTask
 from mtdinterp.training.initialise import INITIALISATIONS, initialise
 
@@ -46,8 +60,11 @@ def test_mirrored_attention_has_a_negative_gain():
 @pytest.mark.parametrize("architecture", ["disentangled", "standard"])
 def test_an_untrained_model_is_undecided(architecture, start):
     task = MTDTask.random(5, 4, seed=0)
-    model = (DisentangledTransformer(DisentangledConfig(vocab_size=5, length=LENGTH, d_rel=4))
-             if architecture == "disentangled" else StandardTransformer(StandardConfig(vocab_size=5, length=LENGTH)))
+    model = (
+        DisentangledTransformer(DisentangledConfig(vocab_size=5, length=LENGTH, d_rel=4))
+        if architecture == "disentangled"
+        else StandardTransformer(StandardConfig(vocab_size=5, length=LENGTH))
+    )
     initialise(model, start, seed=0)
     reading = read(model, task, task.sample(128, LENGTH, seed=1).tokens)
     assert reading.branch == "undecided"
@@ -56,7 +73,9 @@ def test_an_untrained_model_is_undecided(architecture, start):
 
 def test_readings_follow_their_definitions_and_leave_no_hooks():
     torch.manual_seed(0)
-    model = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=9, d_rel=2, n_heads=(2, 1, 1)))
+    model = DisentangledTransformer(
+        DisentangledConfig(vocab_size=3, length=9, d_rel=2, n_heads=(2, 1, 1))
+    )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     tokens = torch.randint(3, (4, 9))
@@ -65,14 +84,17 @@ def test_readings_follow_their_definitions_and_leave_no_hooks():
     expected = torch.zeros(4, 2, dtype=torch.float64)
     for g in (1, 2):
         for i in range(g, 9):
-            expected[:, g - 1] += second[:, 0, -1, i].double() * first[:, :, i, i - g].double().mean(1)
+            expected[:, g - 1] += second[:, 0, -1, i].double() * first[
+                :, :, i, i - g
+            ].double().mean(1)
     assert torch.allclose(averaged_lags(first, second, 2), expected, atol=1e-7)
     assert torch.allclose(seen.log_at_last[2][:, 3], third[:, 0, -1, 5].double().log(), atol=1e-5)
     assert not any(hook.fwd_hooks for hook in model.hook_points())
 
 
 def test_the_gauge_does_not_matter():
-    """A constant for every query token changes neither attention nor the matrix that is read from it."""
+    """A constant for every query token changes neither attention nor the matrix that is read from
+    it."""
     task = MTDTask.random(6, 3, seed=4)
     scores = task.transition.log().T
     constants = torch.linspace(-300, 300, 6, dtype=torch.float64)[:, None]
@@ -90,7 +112,9 @@ def test_token_scores_are_the_logarithm_of_the_transition_matrix(build):
 
 def test_slope_against_a_line_with_known_noise():
     generator = torch.Generator().manual_seed(0)
-    x, noise = (centred(torch.randn(4000, 2, generator=generator, dtype=torch.float64)) for _ in range(2))
+    x, noise = (
+        centred(torch.randn(4000, 2, generator=generator, dtype=torch.float64)) for _ in range(2)
+    )
     y = 3 * x + 0.5 * noise
     slope = fit_slope(x, y)
     assert abs(slope.value - 3) < 4 * slope.stderr

@@ -1,4 +1,5 @@
-"""The MTD process: what is sampled has the distribution that is promised, and the same one on every run."""
+"""The MTD process: what is sampled has the distribution that is promised, and the same one on every
+run."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from mtdinterp.task import MTDTask
 
 
 def assert_frequencies(counts, probabilities, deviations=5.0):
-    """Counts [.., k] of draws from `probabilities` [.., k], to within some binomial standard deviations."""
+    """Counts [.., k] of draws from `probabilities` [.., k], to within some binomial standard
+    deviations."""
     counts, probabilities = np.asarray(counts, float), np.asarray(probabilities, float)
     expected = counts.sum(-1, keepdims=True) * probabilities
     spread = np.sqrt(expected * (1 - probabilities))
@@ -34,7 +36,10 @@ def test_a_fixed_seed_gives_these_sequences_on_every_run():
         [2, 2, 1, 1, 2, 1, 1, 2, 2, 1, 1, 2],
         [1, 0, 2, 2, 1, 1, 0, 0, 0, 2, 2, 1],
     ]
-    assert data.lags.tolist() == [[0, 0, 2, 2, 2, 1, 2, 1, 2, 1, 2, 2], [0, 0, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2]]
+    assert data.lags.tolist() == [
+        [0, 0, 2, 2, 2, 1, 2, 1, 2, 1, 2, 2],
+        [0, 0, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2],
+    ]
     assert data.weights[:, 0].tolist() == pytest.approx([0.19483901725872, 0.03948760552046])
     assert data.next_tokens.tolist() == [1, 1]
 
@@ -45,8 +50,12 @@ def test_same_seed_same_sample_and_another_seed_another():
     for name in ("tokens", "weights", "lags", "next_probs", "next_tokens"):
         assert torch.equal(getattr(first, name), getattr(again, name))
         assert not torch.equal(getattr(first, name), getattr(other, name))
-    assert torch.equal(task.sample(4, 20, seed=[1, 2]).tokens, task.sample(4, 20, seed=[1, 2]).tokens)
-    assert not torch.equal(task.sample(4, 20, seed=[1, 2]).tokens, task.sample(4, 20, seed=[2, 1]).tokens)
+    assert torch.equal(
+        task.sample(4, 20, seed=[1, 2]).tokens, task.sample(4, 20, seed=[1, 2]).tokens
+    )
+    assert not torch.equal(
+        task.sample(4, 20, seed=[1, 2]).tokens, task.sample(4, 20, seed=[2, 1]).tokens
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -70,7 +79,9 @@ def test_lags_follow_the_given_weights_and_first_tokens_are_uniform():
 
 
 def test_every_sequence_can_have_its_own_weights():
-    data = MTDTask.random(5, 2, seed=0).sample(2, 50, seed=1, weights=np.array([[1.0, 0.0], [0.0, 1.0]]))
+    data = MTDTask.random(5, 2, seed=0).sample(
+        2, 50, seed=1, weights=np.array([[1.0, 0.0], [0.0, 1.0]])
+    )
     assert (data.lags[0, 2:] == 1).all()
     assert (data.lags[1, 2:] == 2).all()
 
@@ -82,7 +93,9 @@ def test_next_tokens_follow_the_true_next_distribution():
     context = (data.tokens[:, -1] * 3 + data.tokens[:, -2]).numpy()
     counts = np.stack([count(data.next_tokens[context == c], 3) for c in range(9)])
     last, before = np.divmod(np.arange(9), 3)
-    assert_frequencies(counts, 0.3 * task.transition.numpy()[last] + 0.7 * task.transition.numpy()[before])
+    assert_frequencies(
+        counts, 0.3 * task.transition.numpy()[last] + 0.7 * task.transition.numpy()[before]
+    )
 
 
 @pytest.mark.parametrize("concentration", [0.2, 1.0, (0.5, 1.0, 3.0)])
@@ -102,12 +115,17 @@ def test_lags_are_zero_before_the_order_and_one_to_order_after(problem):
     assert (lags[:, : problem.order] == 0).all()
     assert ((lags[:, problem.order :] >= 1) & (lags[:, problem.order :] <= problem.order)).all()
     produced = lags.nonzero()
-    sources = problem.data.tokens[produced[:, 0], produced[:, 1] - lags[produced[:, 0], produced[:, 1]]]
-    assert (problem.task.transition[sources, problem.data.tokens[produced[:, 0], produced[:, 1]]] > 0).all()
+    sources = problem.data.tokens[
+        produced[:, 0], produced[:, 1] - lags[produced[:, 0], produced[:, 1]]
+    ]
+    assert (
+        problem.task.transition[sources, problem.data.tokens[produced[:, 0], produced[:, 1]]] > 0
+    ).all()
 
 
 def test_more_lags_than_a_byte_can_count():
-    """Under a cyclic shift with all weight on lag 150, each token is one more than the one 150 back."""
+    """Under a cyclic shift with all weight on lag 150, each token is one more than the one 150
+    back."""
     weights = np.eye(150)[-1]
     data = MTDTask(np.roll(np.eye(5), 1, axis=1), 150).sample(2, 400, seed=0, weights=weights)
     assert (data.lags[:, 150:] == 150).all()
@@ -126,7 +144,12 @@ def probabilities_of(keep, other):
 
 
 SPARSE = np.array(
-    [[0.0, 1.0, 0.0, 0.0], [0.5, 0.0, 0.5, 0.0], [1e-12, 1 - 2e-12, 1e-12, 0.0], [0.1, 0.2, 0.3, 0.4]]
+    [
+        [0.0, 1.0, 0.0, 0.0],
+        [0.5, 0.0, 0.5, 0.0],
+        [1e-12, 1 - 2e-12, 1e-12, 0.0],
+        [0.1, 0.2, 0.3, 0.4],
+    ]
 )
 
 
@@ -189,7 +212,8 @@ def test_numpy_lists_and_tensors_make_the_same_task():
     rows = MTDTask.random(3, 2, seed=0).transition
     for given_rows in (rows.numpy(), rows.tolist(), rows.clone()):
         assert torch.equal(
-            MTDTask(given_rows, 2).sample(5, 10, seed=0).tokens, MTDTask(rows, 2).sample(5, 10, seed=0).tokens
+            MTDTask(given_rows, 2).sample(5, 10, seed=0).tokens,
+            MTDTask(rows, 2).sample(5, 10, seed=0).tokens,
         )
     assert MTDTask(rows.float(), 2).transition.dtype == torch.float64
 

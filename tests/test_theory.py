@@ -26,7 +26,8 @@ EPSILONS = np.geomspace(1e-3, 1e-2, 4)
 
 
 def weak_evidence(epsilon, order, seed=0):
-    """(1-ε)·1pᵀ + ε·π with tokens fixed: at ε = 0 nothing can be learned, and the gradient is linear in ε."""
+    """(1-ε)·1pᵀ + ε·π with tokens fixed: at ε = 0 nothing can be learned, and the gradient is
+    linear in ε."""
     task = MTDTask.random(4, order, seed=seed)
     transition = (1 - epsilon) * task.stationary.expand(4, 4) + epsilon * task.transition
     return transition, task.sample(1, 30, seed=seed + 1).tokens, order
@@ -38,7 +39,8 @@ def centred_gradient(arguments):
 
 
 def error_slope(order, concentration, learning_rate):
-    """Slope, on log axes, of the distance between both estimators in the centred gradient's norm."""
+    """Slope, on log axes, of the distance between both estimators in the centred gradient's
+    norm."""
     norms, errors = [], []
     for epsilon in EPSILONS:
         arguments = weak_evidence(epsilon, order)
@@ -50,7 +52,9 @@ def error_slope(order, concentration, learning_rate):
 
 @pytest.mark.parametrize("concentration", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("order", [3, 4])
-def test_mirror_descent_and_posterior_mean_differ_at_second_order_at_one_rate_only(order, concentration):
+def test_mirror_descent_and_posterior_mean_differ_at_second_order_at_one_rate_only(
+    order, concentration
+):
     rate = equivalent_learning_rate(order, concentration)
     assert error_slope(order, concentration, rate) == pytest.approx(2, abs=0.15)
     assert error_slope(order, concentration, 1.5 * rate) == pytest.approx(1, abs=0.15)
@@ -72,7 +76,9 @@ def test_first_order_mirror_descent_is_the_derivative_of_the_softmax():
     gradient = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
     zero = torch.zeros(1, 3, dtype=torch.float64)
     value, slope = jvp(lambda g: (0.3 * g).softmax(-1), zero, gradient)
-    torch.testing.assert_close(first_order_mirror_descent(gradient, 0.3), value + slope, rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        first_order_mirror_descent(gradient, 0.3), value + slope, rtol=0, atol=1e-15
+    )
 
 
 @pytest.mark.parametrize("concentration", [0.5, 1.0, (0.5, 1.0, 3.0)])
@@ -94,7 +100,9 @@ def test_first_order_forms_agree_at_the_equivalent_rate():
     gradient = torch.tensor([[1.0, -2.0, 0.5, 4.0]], dtype=torch.float64)
     for alpha in (0.3, 1.0, 2.0):
         descent = first_order_mirror_descent(gradient, equivalent_learning_rate(4, alpha))
-        torch.testing.assert_close(descent, first_order_posterior_mean(gradient, alpha), rtol=0, atol=1e-15)
+        torch.testing.assert_close(
+            descent, first_order_posterior_mean(gradient, alpha), rtol=0, atol=1e-15
+        )
 
 
 @given(problems(max_batch=1), st.integers(0, 1000))
@@ -138,7 +146,9 @@ def test_smoothness_bounds_are_reached_when_one_lag_explains_every_token():
 @given(problems(max_steps=30), st.integers(0, 1000))
 def test_the_hessian_is_bounded_over_the_whole_simplex(problem, seed):
     likelihoods = lag_likelihoods(*problem.arguments)
-    drawn = np.random.default_rng(seed).dirichlet(np.full(problem.order, 0.3), size=problem.batch_size)
+    drawn = np.random.default_rng(seed).dirichlet(
+        np.full(problem.order, 0.3), size=problem.batch_size
+    )
     norm = torch.linalg.matrix_norm(hessian_at(likelihoods, torch.from_numpy(drawn)), ord=2)
     assert (norm <= smoothness_at_uniform(*problem.arguments).hessian_bound * (1 + 1e-9)).all()
 
@@ -149,7 +159,8 @@ def test_the_expected_gradient_grows_linearly_and_fastest_for_the_heaviest_lag()
     assert growth.steps.tolist() == [13, 29, 61, 125, 253]
     assert (growth.r_squared > 0.99).all()
     assert growth.slope.argmax() == 1
-    # Responsibilities sum to one at each step, so the gradients of the lags average to N, with slope 1.
+    # Responsibilities sum to one at each step, so the gradients of the lags average to N, with
+    # slope 1.
     torch.testing.assert_close(growth.gradient.mean(-1), growth.steps, rtol=1e-12, atol=0)
     assert growth.slope.mean().item() == pytest.approx(1, abs=1e-12)
     assert (growth.stderr > 0).all()

@@ -1,4 +1,5 @@
-"""The models that ship with the package: they load by name from anywhere, and are what their history says."""
+"""The models that ship with the package: they load by name from anywhere, and are what their
+history says."""
 
 import json
 import subprocess
@@ -21,7 +22,9 @@ def test_a_model_reproduces_its_stored_kl_and_branch(name):
     checkpoint = load_checkpoint(name)
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     last = checkpoint.history[-1]
-    assert score(data.next_probs, predictions(checkpoint.model, data.tokens)).kl == pytest.approx(last["kl"], abs=1e-4)
+    assert score(data.next_probs, predictions(checkpoint.model, data.tokens)).kl == pytest.approx(
+        last["kl"], abs=1e-4
+    )
     reading = read(checkpoint.model, checkpoint.task, some_to_read(data.tokens))
     assert reading.branch == last["branch"]
     assert reading.beta.value == pytest.approx(last["beta"], rel=1e-3)
@@ -40,7 +43,11 @@ def test_a_name_says_what_the_model_is(name):
     assert parts[2] == f"T{checkpoint.model.config.length}"
     assert ("L5" in parts) == (checkpoint.model.config.n_layers == 5)
     assert ("paper" in parts) == (checkpoint.config["recipe"]["name"].startswith("paper"))
-    assert {entry.name for entry in (ZOO / name).iterdir()} == {"config.json", "model.safetensors", "history.jsonl"}
+    assert {entry.name for entry in (ZOO / name).iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "history.jsonl",
+    }
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -57,8 +64,13 @@ def test_the_zoo_is_light():
 
 
 def test_a_zoo_name_works_from_any_directory(tmp_path):
-    code = f"from mtdinterp import load_checkpoint; print(load_checkpoint({zoo_names()[0]!r}).model.config.length)"
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code = (
+        "from mtdinterp import load_checkpoint; "
+        f"print(load_checkpoint({zoo_names()[0]!r}).model.config.length)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert int(result.stdout) == load_checkpoint(zoo_names()[0]).model.config.length
 
 
@@ -83,4 +95,5 @@ def test_histories_are_plain_json():
 
 def test_a_checkpoint_shows_itself_in_one_line():
     assert repr(load_checkpoint("disentangled-m4-T64")).startswith(
-        "Checkpoint(disentangled-m4-T64: disentangled, 3 layers, m = 4, T = 64; step 8000: KL 0.01")
+        "Checkpoint(disentangled-m4-T64: disentangled, 3 layers, m = 4, T = 64; step 8000: KL 0.01"
+    )

@@ -1,4 +1,5 @@
-"""The run-time type checker of the tests: beartype, with an int accepted where a float is declared."""
+"""The run-time type checker of the tests: beartype, with an int accepted where a float is
+declared."""
 
 from beartype import BeartypeConf, beartype
 

@@ -1,8 +1,8 @@
 """The causal cone of an edit: which attention it can reach, which it changed, and by how much.
 
-Attention is causal, so a change at position p can reach positions from p on, in layers after it: as a key it enters
-every later query's softmax, and so all of that query's row. That is what can be reached whatever the weights are; what
-did change is seen by running the model with this edit alone.
+Attention is causal, so a change at position p can reach positions from p on, in layers after it: as
+a key it enters every later query's softmax, and so all of that query's row. That is what can be
+reached whatever the weights are; what did change is seen by running the model with this edit alone.
 """
 
 from dataclasses import dataclass
@@ -58,19 +58,39 @@ def cone(scene: Scene, edit: EditState) -> Cone:
         rows, keys = reach(scene, edit, layer)
         mask = reach_mask(rows, keys, scene.length)
         flat = int(change.abs().argmax())
-        found.append(LayerCone(layer, rows, keys, int(mask.sum()), int((change.abs() > CHANGED).sum()),
-                               change.abs().max().item(), (flat // scene.length, flat % scene.length)))
-    before, after = (clip_to_distribution(run.outputs)[0] for run in (scene.before, scene.with_edits((edit,))))
-    return Cone(tuple(found), kl_divergence(before, after).item(), total_variation(after, before).item())
+        found.append(
+            LayerCone(
+                layer,
+                rows,
+                keys,
+                int(mask.sum()),
+                int((change.abs() > CHANGED).sum()),
+                change.abs().max().item(),
+                (flat // scene.length, flat % scene.length),
+            )
+        )
+    before, after = (
+        clip_to_distribution(run.outputs)[0] for run in (scene.before, scene.with_edits((edit,)))
+    )
+    return Cone(
+        tuple(found), kl_divergence(before, after).item(), total_variation(after, before).item()
+    )
 
 
 def cone_maps(scene: Scene, edit: EditState) -> Float[Tensor, "layer query key"]:
     """The change of every layer's attention by this edit alone, mean over heads."""
     after = scene.with_edits((edit,))
-    return torch.stack([(new - old).mean(0) for old, new in zip(scene.before.patterns, after.patterns, strict=True)])
+    return torch.stack(
+        [
+            (new - old).mean(0)
+            for old, new in zip(scene.before.patterns, after.patterns, strict=True)
+        ]
+    )
 
 
-def reach(scene: Scene, edit: EditState, layer: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+def reach(
+    scene: Scene, edit: EditState, layer: int
+) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
     """Queries of a layer that the edit can reach, and their keys where those are not all."""
     hook, length = edit.hook.rsplit("hook_", 1)[-1], scene.length
     own = -1 if edit.layer is None and hook == "embed" else edit.layer
@@ -82,8 +102,12 @@ def reach(scene: Scene, edit: EditState, layer: int) -> tuple[tuple[int, int] | 
     if layer < own:
         return None, None
     if layer == own and hook in ROWS_HERE:
-        # A pattern is taken as it is; scores go through the softmax, where every key of the row answers.
-        return (first, stop), edit.key if hook == "pattern" and edit.source.kind != "share" else None
+        # A pattern is taken as it is; scores go through the softmax, where every key of the row
+        # answers.
+        return (
+            first,
+            stop,
+        ), edit.key if hook == "pattern" and edit.source.kind != "share" else None
     if layer == own and hook not in FROM_HERE:
         return None, None
     return (first, length), None

@@ -1,4 +1,5 @@
-"""Where the workbench listens: on this machine alone. No heavy imports: a port that is taken is said at once."""
+"""Where the workbench listens: on this machine alone. No heavy imports: a port that is taken is
+said at once."""
 
 import socket
 import sys
@@ -15,6 +16,8 @@ def listen(port: int) -> socket.socket:
         listener.bind((ADDRESS, port))
     except OSError:
         listener.close()
-        raise ValueError(f"--port: {port} is taken or not allowed; choose another, or 0 for any that is free") from None
+        raise ValueError(
+            f"--port: {port} is taken or not allowed; choose another, or 0 for any that is free"
+        ) from None
     listener.listen(64)
     return listener

@@ -1,6 +1,8 @@
-"""What may be opened: the zoo, the directories that were given, and the constructions for their tasks.
+"""What may be opened: the zoo, the directories that were given, and the constructions for their
+tasks.
 
-Nothing else is reachable from a request: a name is looked up in this registry and never becomes a path.
+Nothing else is reachable from a request: a name is looked up in this registry and never becomes a
+path.
 """
 
 from collections.abc import Sequence
@@ -48,7 +50,8 @@ class Constants:
 
 
 class Registry:
-    """The list, and what was opened from it lately. Not for several threads at once: whoever shares it, locks."""
+    """The list, and what was opened from it lately. Not for several threads at once: whoever shares
+    it, locks."""
 
     def __init__(self, given: Sequence[str | Path] = ()) -> None:
         self.entries: dict[str, Entry] = {}
@@ -71,8 +74,15 @@ class Registry:
         checkpoint = load_checkpoint(path) if not _complete(config) else None
         model, task = config["model"], config["task"]
         vocab_size = checkpoint.task.vocab_size if checkpoint else len(task["transition"])
-        self.entries[name] = Entry(name, path, model["architecture"], model["n_layers"], task["order"], vocab_size,
-                                   model["length"])
+        self.entries[name] = Entry(
+            name,
+            path,
+            model["architecture"],
+            model["n_layers"],
+            task["order"],
+            vocab_size,
+            model["length"],
+        )
 
     def entry(self, name: str) -> Entry:
         return self.entries[check_option("model", name, self.entries)]
@@ -84,27 +94,46 @@ class Registry:
     def constants(self, name: str, length: int) -> Constants:
         """Fitted to the checkpoint's predictions at this length, once."""
         checkpoint = self.checkpoint(name)
-        return self._constants.get((name, length), lambda: fit_constants(checkpoint.model, checkpoint.task, length))
+        return self._constants.get(
+            (name, length), lambda: fit_constants(checkpoint.model, checkpoint.task, length)
+        )
 
-    def construction(self, name: str, length: int, beta: float | None, delta: float) -> LensTransformer:
-        """The construction for a checkpoint's task, as deep as it is; two steps take their constants from the model."""
+    def construction(
+        self, name: str, length: int, beta: float | None, delta: float
+    ) -> LensTransformer:
+        """The construction for a checkpoint's task, as deep as it is; two steps take their
+        constants from the model."""
         constants, checkpoint = self.constants(name, length), self.checkpoint(name)
-        return self._constructions.get((name, length, beta, delta), lambda: construction_for(
-            checkpoint.model, checkpoint.task, length, constants, beta, delta))
+        return self._constructions.get(
+            (name, length, beta, delta),
+            lambda: construction_for(
+                checkpoint.model, checkpoint.task, length, constants, beta, delta
+            ),
+        )
 
 
 def _complete(config: dict[str, Any]) -> bool:
     """Whether a configuration has all that the list shows; if not, loading says what is wrong."""
     model, task = config.get("model"), config.get("task")
-    return (isinstance(model, dict) and isinstance(task, dict) and {"architecture", "n_layers", "length"} <= set(model)
-            and isinstance(task.get("order"), int) and isinstance(task.get("transition"), list))
+    return (
+        isinstance(model, dict)
+        and isinstance(task, dict)
+        and {"architecture", "n_layers", "length"} <= set(model)
+        and isinstance(task.get("order"), int)
+        and isinstance(task.get("transition"), list)
+    )
 
 
 def construction_for(
-    model: LensTransformer, task: MTDTask, length: int, constants: Constants, beta: float | None = None,
+    model: LensTransformer,
+    task: MTDTask,
+    length: int,
+    constants: Constants,
+    beta: float | None = None,
     delta: float = 100.0,
 ) -> LensTransformer:
-    """The construction of a model's architecture and depth; β is the fitted one where it is None."""
+    """The construction of a model's architecture and depth; β is the fitted one where it is
+    None."""
     chosen = constants.two_step or (constants.beta if beta is None else beta)
     return construction_with(task, length, chosen, model.config.architecture, delta)
 
@@ -113,4 +142,6 @@ def fit_constants(model: LensTransformer, task: MTDTask, length: int) -> Constan
     evidence = Evidence(task, task.sample(FITTED_ON, length, FITTING_SEED).tokens)
     given = predictions(model, evidence.tokens)
     deep = len(model.blocks) >= 5 and model.config.architecture == "disentangled"
-    return Constants(float(fit_beta(evidence, given)), fit_two_step(evidence, given) if deep else None)
+    return Constants(
+        float(fit_beta(evidence, given)), fit_two_step(evidence, given) if deep else None
+    )

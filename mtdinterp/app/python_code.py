@@ -8,14 +8,23 @@ from mtdinterp.construction import two_step_delta
 
 
 def python_code(scene: Scene, checkpoint: str) -> str:
-    """Runnable as it is; `checkpoint` is what `load_checkpoint` takes. The last line prints the numbers as JSON."""
+    """Runnable as it is; `checkpoint` is what `load_checkpoint` takes. The last line prints the
+    numbers as JSON."""
     state = scene.state
     edits = [edit for edit in state.edits if edit.on]
     kinds = {edit.source.kind for edit in edits}
     names = {"Edit"} if any(edit.source.kind != "weights" for edit in edits) else set()
-    names |= {"patch"} | {name for kind, name in (("sequence", "FromRun"), ("reference", "FromRun"),
-                                                  ("mean", "MeanOver"), ("share", "Share"),
-                                                  ("weights", "steering_edit")) if kind in kinds}
+    names |= {"patch"} | {
+        name
+        for kind, name in (
+            ("sequence", "FromRun"),
+            ("reference", "FromRun"),
+            ("mean", "MeanOver"),
+            ("share", "Share"),
+            ("weights", "steering_edit"),
+        )
+        if kind in kinds
+    }
     build = _builder(scene)
     construction = state.model.role == "construction"
     lines = [
@@ -25,7 +34,8 @@ def python_code(scene: Scene, checkpoint: str) -> str:
         "",
         "from mtdinterp import load_checkpoint",
         f"from mtdinterp.construction import {build.split('(')[0]}",
-        "from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities, predict_next",
+        "from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities, "
+        "predict_next",
         f"from mtdinterp.interventions import {', '.join(sorted(names))}",
         "from mtdinterp.metrics import clip_to_distribution, kl_divergence",
         "",
@@ -39,30 +49,43 @@ def python_code(scene: Scene, checkpoint: str) -> str:
         lines.append(f"many = task.sample({MEAN_OVER}, {scene.length}, seed={MEAN_SEED}).tokens")
     lines += [
         f"construction = {build}",
-        f"model, beside = {'construction, checkpoint.model' if construction else 'checkpoint.model, construction'}",
+        "model, beside = "
+        f"{'construction, checkpoint.model' if construction else 'checkpoint.model, construction'}",
         "",
-        *(["edits = []"] if not edits else ["edits = [", *(f"    {_edit(scene, edit)}," for edit in edits), "]"]),
+        *(
+            ["edits = []"]
+            if not edits
+            else ["edits = [", *(f"    {_edit(scene, edit)}," for edit in edits), "]"]
+        ),
         "found = patch(model, tokens, edits)",
         "",
-        f"gamma = mean_responsibilities(task.transition, tokens, task.order)  # Γ, and β = {scene.beta:.4g}",
+        "gamma = mean_responsibilities(task.transition, tokens, task.order)  # Γ, and β = "
+        f"{scene.beta:.4g}",
         f"weights = {{'one_step': ({scene.beta!r} * gamma).softmax(-1),",
-        "           'exact_bayes': exact_posterior_mean(task.transition, tokens, task.order, task.concentration)}",
+        "           'exact_bayes': exact_posterior_mean(task.transition, tokens, task.order, "
+        "task.concentration)}",
     ]
     if state.weights is not None:
-        lines.append(f"weights['truth'] = torch.tensor([{list(state.weights)}], dtype=torch.float64)")
+        lines.append(
+            f"weights['truth'] = torch.tensor([{list(state.weights)}], dtype=torch.float64)"
+        )
     lines += [
-        "predictions = {name: predict_next(task.transition, tokens, found) for name, found in weights.items()}",
-        "runs = {'before': (found.before, found.weights_before), 'after': (found.after, found.weights_after)}",
+        "predictions = {name: predict_next(task.transition, tokens, found) for name, found in "
+        "weights.items()}",
+        "runs = {'before': (found.before, found.weights_before), 'after': (found.after, "
+        "found.weights_after)}",
         "plain = patch(beside, tokens, [])",
         "runs['construction'] = (plain.before, plain.weights_before)",
         "for name, (outputs, attention) in runs.items():",
         "    predictions[name] = clip_to_distribution(outputs)[0]",
-        "    weights[name] = attention.double().mean(1)[:, : task.order]  # the lags of the next token",
+        "    weights[name] = attention.double().mean(1)[:, : task.order]  # the lags of the next "
+        "token",
         f"judge = predictions['{'exact_bayes' if state.weights is None else 'truth'}']",
         "numbers = {",
         "    'weights': {name: rows[0].tolist() for name, rows in weights.items()},",
         "    'predictions': {name: rows[0].tolist() for name, rows in predictions.items()},",
-        "    'kl': {name: kl_divergence(judge, rows).item() for name, rows in predictions.items()},",
+        "    'kl': {name: kl_divergence(judge, rows).item() for name, rows in "
+        "predictions.items()},",
         "    'change': found.kl.item(),  # KL(before ‖ after)",
         "}",
         "print(json.dumps(numbers, indent=1))",
@@ -74,10 +97,15 @@ def _builder(scene: Scene) -> str:
     problem, delta = f"task.transition, task.order, {scene.length}", scene.state.model.delta
     constants = scene.constants.two_step
     if constants is not None:
-        return (f"two_step({problem}, {', '.join(map(repr, constants))}, "
-                f"delta={two_step_delta(constants, delta)!r})")
+        return (
+            f"two_step({problem}, {', '.join(map(repr, constants))}, "
+            f"delta={two_step_delta(constants, delta)!r})"
+        )
     standard = "standard" in (scene.model.config.architecture, scene.reference.config.architecture)
-    return f"{'one_step_standard' if standard else 'one_step'}({problem}, {scene.beta!r}, delta={delta!r})"
+    return (
+        f"{'one_step_standard' if standard else 'one_step'}({problem}, {scene.beta!r}, "
+        f"delta={delta!r})"
+    )
 
 
 def _edit(scene: Scene, edit: EditState) -> str:
@@ -86,8 +114,11 @@ def _edit(scene: Scene, edit: EditState) -> str:
         at = "" if edit.layer is None else f", layer={edit.layer}"
         return f"steering_edit({list(source.values or ())}{at})"
     layer = scene.layer_beside(edit) if source.kind == "reference" else source.layer
-    where = [f"{name}={value}" for name, value in (("layer", layer), ("position", source.position))
-             if value is not None]
+    where = [
+        f"{name}={value}"
+        for name, value in (("layer", layer), ("position", source.position))
+        if value is not None
+    ]
     words = {
         "zero": "'zero'",
         "mean": "MeanOver(many)",
@@ -99,9 +130,12 @@ def _edit(scene: Scene, edit: EditState) -> str:
     }[source.kind]
     arguments = [repr(edit.hook), words]
     places: Sequence[tuple[str, object]] = (
-        ("layer", edit.layer), ("position", _index(edit.position)),
-        ("key", None if source.kind == "share" else _index(edit.key)), ("head", edit.head),
-        ("block", None if edit.block is None else repr(edit.block)))
+        ("layer", edit.layer),
+        ("position", _index(edit.position)),
+        ("key", None if source.kind == "share" else _index(edit.key)),
+        ("head", edit.head),
+        ("block", None if edit.block is None else repr(edit.block)),
+    )
     arguments += [f"{name}={value}" for name, value in places if value is not None]
     return f"Edit({', '.join(arguments)})"
 

@@ -1,4 +1,5 @@
-"""One run of a model, observed: what it predicts, where every layer attends, what the stream holds at the end."""
+"""One run of a model, observed: what it predicts, where every layer attends, what the stream holds
+at the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ class Run:
         return pattern[head]
 
 
-def observe(model: LensTransformer, tokens: Int[Tensor, "1 pos"], edits: Sequence[Edit] = ()) -> Run:
+def observe(
+    model: LensTransformer, tokens: Int[Tensor, "1 pos"], edits: Sequence[Edit] = ()
+) -> Run:
     """`interventions.patch`'s run with the edits, seen in full; the model is left as it was."""
     seen: dict[str, Tensor] = {}
 

@@ -1,7 +1,8 @@
-"""A state with the models it names: the runs that the page shows, each computed once while it is looked at.
+"""A state with the models it names: the runs that the page shows, each computed once while it is
+looked at.
 
-An edit of the state becomes an `Edit` whose source is already there: what other runs show at a hook point is kept, so
-that another edit, or another place of the same one, costs one run of the model.
+An edit of the state becomes an `Edit` whose source is already there: what other runs show at a hook
+point is kept, so that another edit, or another place of the same one, costs one run of the model.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class Scene:
     task: MTDTask
     model: LensTransformer
     reference: LensTransformer
-    """The model beside it: the construction, or the checkpoint where the construction is the one looked at."""
+    """The model beside it: the construction, or the checkpoint where the construction is the one
+    looked at."""
     constants: Constants
     memory: "Memory"
     extra: tuple[Edit, ...] = ()
@@ -59,7 +61,11 @@ class Scene:
 
     @cached_property
     def source(self) -> Int[Tensor, "1 pos"] | None:
-        return None if self.state.source is None else self.model.check_tokens(torch.tensor([self.state.source]))
+        return (
+            None
+            if self.state.source is None
+            else self.model.check_tokens(torch.tensor([self.state.source]))
+        )
 
     @property
     def _own(self) -> tuple[Any, ...]:
@@ -74,19 +80,25 @@ class Scene:
 
     @cached_property
     def before(self) -> Run:
-        return self.memory.run((self._own, self.state.tokens), lambda: observe(self.model, self.tokens))
+        return self.memory.run(
+            (self._own, self.state.tokens), lambda: observe(self.model, self.tokens)
+        )
 
     @cached_property
     def after(self) -> Run:
         """With the edits that are on; without any, the very run before."""
         edits = tuple(edit for edit in self.state.edits if edit.on)
         if self.extra:
-            return observe(self.model, self.tokens, [*(self.edit(edit) for edit in edits), *self.extra])
+            return observe(
+                self.model, self.tokens, [*(self.edit(edit) for edit in edits), *self.extra]
+            )
         return self.with_edits(edits) if edits else self.before
 
     @cached_property
     def beside(self) -> Run:
-        return self.memory.run((self._other, self.state.tokens), lambda: observe(self.reference, self.tokens))
+        return self.memory.run(
+            (self._other, self.state.tokens), lambda: observe(self.reference, self.tokens)
+        )
 
     @cached_property
     def of_source(self) -> Run | None:
@@ -99,12 +111,24 @@ class Scene:
     def posterior(self) -> Float64[Tensor, " lag"]:
         """The exact posterior mean of the weights."""
         task, key = self.task, (self.state.model.name, "posterior", self.state.tokens)
-        return self.memory.tensor(key, lambda: exact_posterior_mean(
-            task.transition, self.tokens, task.order, task.concentration)[0])
+        return self.memory.tensor(
+            key,
+            lambda: exact_posterior_mean(
+                task.transition, self.tokens, task.order, task.concentration
+            )[0],
+        )
 
     def with_edits(self, edits: tuple[EditState, ...]) -> Run:
-        key = (self._own, self._other, self.state.tokens, self.state.source, edits)  # they may take from beside
-        return self.memory.run(key, lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits]))
+        key = (
+            self._own,
+            self._other,
+            self.state.tokens,
+            self.state.source,
+            edits,
+        )  # they may take from beside
+        return self.memory.run(
+            key, lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits])
+        )
 
     def answers(self, layer: int) -> int:
         """The layer of the model beside that answers this one's."""
@@ -127,22 +151,32 @@ class Scene:
             return plain
         if edit.source.kind == "sequence":
             if self.source is None:
-                raise ValueError("source: there is no source sequence to take this from; sample or type one")
+                raise ValueError(
+                    "source: there is no source sequence to take this from; sample or type one"
+                )
             model, tokens, role = self.model, self.source, self._own
             layer = edit.source.layer
         else:
             model, tokens, role = self.reference, self.tokens, self._other
             layer = self.layer_beside(edit)
         where = FromRun(tokens, model, layer=layer, position=edit.source.position)
-        taken = name if layer is None else hook_name(model, Edit(name.rsplit("hook_", 1)[1], "zero", layer=layer))
-        shown = self.memory.tensor((role, tuple(tokens[0].tolist()), taken),
-                                       lambda: activations(model, tokens, [taken])[taken])
+        taken = (
+            name
+            if layer is None
+            else hook_name(model, Edit(name.rsplit("hook_", 1)[1], "zero", layer=layer))
+        )
+        shown = self.memory.tensor(
+            (role, tuple(tokens[0].tolist()), taken),
+            lambda: activations(model, tokens, [taken])[taken],
+        )
         return replace(plain, source=taken_from(model, replace(plain, source=where), taken, shown))
 
     def _mean(self, name: str) -> Tensor:
         tokens = self.task.sample(MEAN_OVER, self.length, MEAN_SEED).tokens
-        return self.memory.tensor((self._own, "mean", name), lambda: activations(
-            self.model, tokens, [name])[name].mean(0, keepdim=True))
+        return self.memory.tensor(
+            (self._own, "mean", name),
+            lambda: activations(self.model, tokens, [name])[name].mean(0, keepdim=True),
+        )
 
 
 class Memory:
@@ -165,9 +199,13 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
     checkpoint = registry.checkpoint(name)
     task = checkpoint.task
     check_length(task, length)
-    checkpoint.model.check_tokens(torch.tensor([state.tokens]))  # before anything is fitted at this length
+    checkpoint.model.check_tokens(
+        torch.tensor([state.tokens])
+    )  # before anything is fitted at this length
     if state.weights is not None and len(state.weights) != task.order:
-        raise ValueError(f"weights: expected {task.order} of them, one a lag, got {len(state.weights)}")
+        raise ValueError(
+            f"weights: expected {task.order} of them, one a lag, got {len(state.weights)}"
+        )
     construction = registry.construction(name, length, state.model.beta, state.model.delta)
     pair = (checkpoint.model, construction)
     model, reference = pair if state.model.role == "checkpoint" else pair[::-1]
@@ -181,24 +219,39 @@ def check_length(task: MTDTask, length: int) -> None:
 
 
 def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:
-    """A sequence of the model's task to begin with, and another to take from that ends alike: only the weights differ,
-    not the tokens that the next one is drawn from."""
+    """A sequence of the model's task to begin with, and another to take from that ends alike: only
+    the weights differ, not the tokens that the next one is drawn from."""
     checkpoint = registry.checkpoint(model.name)
     length, order = min(checkpoint.model.config.length, MOST_TOKENS), checkpoint.task.order
     here, there = (checkpoint.task.sample(1, length, [seed, part]) for part in (0, 1))
     there.tokens[:, -order:] = here.tokens[:, -order:]
-    return State(model, tuple(here.tokens[0].tolist()), tuple(here.weights[0].tolist()),
-                 tuple(there.tokens[0].tolist()))
+    return State(
+        model,
+        tuple(here.tokens[0].tolist()),
+        tuple(here.weights[0].tolist()),
+        tuple(there.tokens[0].tolist()),
+    )
 
 
 def plain_edit(edit: EditState) -> Edit:
-    """The edit as the library has it, with a source that needs no other run; others are "zero" for now."""
+    """The edit as the library has it, with a source that needs no other run; others are "zero" for
+    now."""
     source, values = edit.source, edit.source.values
     if source.kind == "weights":
-        if edit.hook.removeprefix("hook_") != "pattern" or edit.position is not None or edit.key is not None:
-            raise ValueError("source: weights are written into the attention of a layer at the last position; choose "
-                             "the hook point pattern, without positions and keys")
-        return steering_edit(torch.tensor(values, dtype=torch.float64), layer=-1 if edit.layer is None else edit.layer)
+        if (
+            edit.hook.removeprefix("hook_") != "pattern"
+            or edit.position is not None
+            or edit.key is not None
+        ):
+            raise ValueError(
+                "source: weights are written into the attention of a layer at the last position; "
+                "choose "
+                "the hook point pattern, without positions and keys"
+            )
+        return steering_edit(
+            torch.tensor(values, dtype=torch.float64),
+            layer=-1 if edit.layer is None else edit.layer,
+        )
     found: Any = "zero"
     if source.kind == "number":
         found = source.value
@@ -206,10 +259,19 @@ def plain_edit(edit: EditState) -> Edit:
         found = torch.tensor(values, dtype=torch.float64)
     elif source.kind == "share":
         if edit.key is None or edit.hook.removeprefix("hook_") != "pattern":
-            raise ValueError("source: a share of the row needs attention (hook point pattern) and its keys")
-        return Edit(edit.hook, Share(source.value or 0.0, keys=slice(*edit.key)), _index(edit.position), edit.head,
-                    layer=edit.layer)
-    return Edit(edit.hook, found, _index(edit.position), edit.head, edit.block, edit.layer, _index(edit.key))
+            raise ValueError(
+                "source: a share of the row needs attention (hook point pattern) and its keys"
+            )
+        return Edit(
+            edit.hook,
+            Share(source.value or 0.0, keys=slice(*edit.key)),
+            _index(edit.position),
+            edit.head,
+            layer=edit.layer,
+        )
+    return Edit(
+        edit.hook, found, _index(edit.position), edit.head, edit.block, edit.layer, _index(edit.key)
+    )
 
 
 def _index(places: Range | None) -> int | slice | None:

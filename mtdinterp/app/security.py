@@ -1,8 +1,9 @@
 """What stands between the page and the rest of the world.
 
-The server listens on this machine only, but any page in the same browser can send requests to it. So: the Host header
-must name this machine (a foreign name that resolves to it is an attack by DNS), a request that does something must come
-from our own page, and bodies are small JSON. Every answer forbids the browser to load or send anything elsewhere.
+The server listens on this machine only, but any page in the same browser can send requests to it.
+So: the Host header must name this machine (a foreign name that resolves to it is an attack by DNS),
+a request that does something must come from our own page, and bodies are small JSON. Every answer
+forbids the browser to load or send anything elsewhere.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -15,9 +16,10 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 HEADERS = {
     # plotly.js writes its style sheet itself and makes pictures out of data: and blob: addresses.
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-                               "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-                               "frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' "
+    "'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -48,15 +50,23 @@ class Guard:
         async def signed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 headers = dict(message["headers"])
-                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in
-                                                             HEADERS.items() if name.encode() not in headers)]
+                message["headers"] = [
+                    *message["headers"],
+                    *(
+                        (name.encode(), value.encode())
+                        for name, value in HEADERS.items()
+                        if name.encode() not in headers
+                    ),
+                ]
             await send(message)
 
         refused = self.refusal(scope)
         body: bytes | None = b""
         if refused is None and scope["method"] not in ("GET", "HEAD"):
             body = await _read(receive)
-            refused = (413, f"A request may have at most {MOST_BYTES} bytes.") if body is None else None
+            refused = (
+                (413, f"A request may have at most {MOST_BYTES} bytes.") if body is None else None
+            )
         if refused is not None:
             status, sentence = refused
             await JSONResponse({"error": sentence}, status)(scope, receive, signed)
@@ -65,7 +75,10 @@ class Guard:
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and sentence if a request is refused by its headers."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         host = headers.get("host", "")
         if host.lower() not in self.hosts:
             return 403, "This server answers only to its own address on this machine."
@@ -101,7 +114,8 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """What was read, given again; afterwards the connection itself, which tells when the page is gone."""
+    """What was read, given again; afterwards the connection itself, which tells when the page is
+    gone."""
     given = False
 
     async def again() -> MutableMapping[str, Any]:

@@ -1,6 +1,7 @@
 """The page and its JSON: a thin layer over `views`, `cone`, `sweeps` and `python_code`.
 
-Bad input is answered with a 4xx and one sentence. Models carry hooks while they run, so one request computes at a time.
+Bad input is answered with a 4xx and one sentence. Models carry hooks while they run, so one request
+computes at a time.
 """
 
 import json
@@ -49,11 +50,18 @@ from mtdinterp.pages.page import render
 from mtdinterp.results import to_plain
 from mtdinterp.style import LOOKS
 
-STATIC = {path.name: path.read_bytes() for path in (files("mtdinterp.app") / "static").iterdir()
-          if path.name.endswith((".html", ".css", ".js", ".svg"))}
+STATIC = {
+    path.name: path.read_bytes()
+    for path in (files("mtdinterp.app") / "static").iterdir()
+    if path.name.endswith((".html", ".css", ".js", ".svg"))
+}
 """All files that are ever served, read once: a request names one of these or nothing."""
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
-         ".js": "text/javascript; charset=utf-8"}
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".js": "text/javascript; charset=utf-8",
+}
 MAPS = ("before", "after", "beside", "source", "cone")
 
 log = logging.getLogger(__name__)
@@ -80,12 +88,16 @@ def create_app(registry: Registry, port: int) -> Guard:
 
     @app.exception_handler(ValueError)
     async def refuse(request: Request, error: ValueError) -> JSONResponse:
-        return JSONResponse({"error": _sentence(error)}, 400 if isinstance(error, StateError) else 422)
+        return JSONResponse(
+            {"error": _sentence(error)}, 400 if isinstance(error, StateError) else 422
+        )
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.error("%s failed", request.url.path, exc_info=error)
-        return JSONResponse({"error": "This is a defect of the workbench; its terminal has the details."}, 500)
+        return JSONResponse(
+            {"error": "This is a defect of the workbench; its terminal has the details."}, 500
+        )
 
     @app.exception_handler(KeyError)
     async def missing(request: Request, error: KeyError) -> JSONResponse:
@@ -97,7 +109,9 @@ def create_app(registry: Registry, port: int) -> Guard:
 
     @app.exception_handler(405)
     async def wrong_method(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": f"{request.method[:20]} is not for {request.url.path[:200]}."}, 405)
+        return JSONResponse(
+            {"error": f"{request.method[:20]} is not for {request.url.path[:200]}."}, 405
+        )
 
     @app.get("/")
     def page() -> Response:
@@ -111,31 +125,47 @@ def create_app(registry: Registry, port: int) -> Guard:
 
     @app.get("/plotly.js")
     def plotly_js() -> Response:
-        return Response(plotly_script, media_type=TYPES[".js"], headers={
-            "cache-control": "max-age=86400", "etag": f'"{plotly.__version__}"'})
+        return Response(
+            plotly_script,
+            media_type=TYPES[".js"],
+            headers={"cache-control": "max-age=86400", "etag": f'"{plotly.__version__}"'},
+        )
 
     @app.get("/api/about")
     def about() -> dict[str, Any]:
         """All that the page needs to know before it shows anything."""
         return {
             "version": __version__,
-            "models": [{**vars(entry), "path": None, "zoo": entry.path.parent == ZOO.resolve()}
-                       for entry in registry.entries.values()],
+            "models": [
+                {**vars(entry), "path": None, "zoo": entry.path.parent == ZOO.resolve()}
+                for entry in registry.entries.values()
+            ],
             "first": registry.first,
             "looks": {name: look.colour for name, look in LOOKS.items()},
-            "methods": METHODS, "hooks": HOOKS, "with_keys": WITH_KEYS, "with_blocks": WITH_BLOCKS,
-            "sources": SOURCES, "sweeps": KINDS, "aims": AIMS,
-            "most_tokens": MOST_TOKENS, "most_edits": MOST_EDITS,
-            "experiments": {name: {"title": entry.title, "expect": entry.expect}
-                            for name, entry in EXPERIMENTS.items()},
+            "methods": METHODS,
+            "hooks": HOOKS,
+            "with_keys": WITH_KEYS,
+            "with_blocks": WITH_BLOCKS,
+            "sources": SOURCES,
+            "sweeps": KINDS,
+            "aims": AIMS,
+            "most_tokens": MOST_TOKENS,
+            "most_edits": MOST_EDITS,
+            "experiments": {
+                name: {"title": entry.title, "expect": entry.expect}
+                for name, entry in EXPERIMENTS.items()
+            },
         }
 
     @app.post("/api/fresh")
     async def fresh(request: Request) -> JSONResponse:
         """A state to begin with for a model."""
+
         def begin(given: Any) -> dict[str, Any]:
             fields = parse_request(given, ("model", "seed"), ("model",))
-            return fresh_state(registry, parse_model(fields["model"]), parse_seed(fields.get("seed"))).to_json()
+            return fresh_state(
+                registry, parse_model(fields["model"]), parse_seed(fields.get("seed"))
+            ).to_json()
 
         return JSONResponse(await answer(request, begin))
 
@@ -157,7 +187,9 @@ def create_app(registry: Registry, port: int) -> Guard:
             model, length, weights, seed = parse_sampling(given)
             entry = registry.entry(model.name)
             if length > entry.length:
-                raise StateError(f"length: {model.name} takes at most {entry.length} tokens, got {length}")
+                raise StateError(
+                    f"length: {model.name} takes at most {entry.length} tokens, got {length}"
+                )
             found = registry.checkpoint(model.name).task.sample(1, length, seed, weights)
             return {"tokens": found.tokens[0].tolist(), "weights": found.weights[0].tolist()}
 
@@ -165,7 +197,9 @@ def create_app(registry: Registry, port: int) -> Guard:
 
     @app.post("/api/state")
     async def normal(request: Request) -> JSONResponse:
-        """A state with all its parts, of a link that may have only the needed ones; refused where its view is."""
+        """A state with all its parts, of a link that may have only the needed ones; refused where
+        its view is."""
+
         def complete(given: Any) -> dict[str, Any]:
             scene = opened(given)
             view(scene)
@@ -180,14 +214,21 @@ def create_app(registry: Registry, port: int) -> Guard:
     @app.post("/api/maps")
     async def all_maps(request: Request) -> Response:
         """Attention as float32, one after the other as asked for, each [layer, query, key]."""
+
         def collect(given: Any) -> bytes:
             fields = parse_request(given, ("state", "which"), ("state", "which"))
             which = fields["which"]
             if not isinstance(which, list) or not 0 < len(which) <= len(MAPS):
                 raise StateError(f"which: expected a list of {', '.join(MAPS)}")
             scene = opened(fields["state"])
-            return b"".join(_map(scene, parse_option("which", name, MAPS)).float().numpy().astype("<f4").tobytes()
-                            for name in which)
+            return b"".join(
+                _map(scene, parse_option("which", name, MAPS))
+                .float()
+                .numpy()
+                .astype("<f4")
+                .tobytes()
+                for name in which
+            )
 
         return Response(await answer(request, collect), media_type="application/octet-stream")
 
@@ -215,7 +256,9 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def report(request: Request) -> Response:
         def write(given: Any) -> str:
             scene = opened(given)
-            return render(view_document(scene, python_code(scene, loadable(registry, scene.state.model))))
+            return render(
+                view_document(scene, python_code(scene, loadable(registry, scene.state.model)))
+            )
 
         return HTMLResponse(await answer(request, write))
 
@@ -223,7 +266,10 @@ def create_app(registry: Registry, port: int) -> Guard:
     async def start_sweep(request: Request) -> Any:
         def start(given: Any) -> Any:
             fields = parse_request(given, ("state", "kind", "aim"), ("state", "kind", "aim"))
-            kind, aim = parse_option("kind", fields["kind"], KINDS), parse_option("aim", fields["aim"], AIMS)
+            kind, aim = (
+                parse_option("kind", fields["kind"], KINDS),
+                parse_option("aim", fields["aim"], AIMS),
+            )
             return sweeps.start(opened(fields["state"]), kind, aim).to_json()
 
         return await answer(request, start)
@@ -273,4 +319,6 @@ def loadable(registry: Registry, model: ModelState) -> str:
 
 
 def _file(name: str) -> Response:
-    return Response(STATIC[name], media_type=TYPES[Path(name).suffix], headers={"cache-control": "no-cache"})
+    return Response(
+        STATIC[name], media_type=TYPES[Path(name).suffix], headers={"cache-control": "no-cache"}
+    )

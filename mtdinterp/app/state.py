@@ -1,7 +1,8 @@
-"""What is looked at, as one frozen value: the same JSON in a link, in a request and in code that is copied.
+"""What is looked at, as one frozen value: the same JSON in a link, in a request and in code that is
+copied.
 
-Parsing checks everything that can be known without a model, and says in one sentence what was expected and what came.
-Names of hook points and blocks are checked where the model is.
+Parsing checks everything that can be known without a model, and says in one sentence what was
+expected and what came. Names of hook points and blocks are checked where the model is.
 """
 
 import math
@@ -19,7 +20,8 @@ LARGEST = 1e6
 """Numbers beyond this are typing errors, and would only make infinities."""
 
 FIRST_SEED = 7
-"""Of what a first visitor sees: weights far from uniform, at different tokens, so that every experiment shows."""
+"""Of what a first visitor sees: weights far from uniform, at different tokens, so that every
+experiment shows."""
 ROLES = ("checkpoint", "construction")
 SOURCES = {
     "zero": "nothing",
@@ -45,7 +47,8 @@ class StateError(ValueError):
 
 @dataclass(frozen=True)
 class SourceState:
-    """What an edit puts in its place; `layer` and `position` where a run is taken from somewhere else.
+    """What an edit puts in its place; `layer` and `position` where a run is taken from somewhere
+    else.
 
     A layer is one of the model looked at; of the model beside it means the one that answers.
     """
@@ -73,7 +76,8 @@ class EditState:
 
 @dataclass(frozen=True)
 class ModelState:
-    """A checkpoint by its name, or the construction for its task; β is read from the checkpoint where it is None."""
+    """A checkpoint by its name, or the construction for its task; β is read from the checkpoint
+    where it is None."""
 
     name: str
     role: str = "checkpoint"
@@ -105,27 +109,52 @@ class State:
 
 def parse_state(given: Any) -> State:
     """The inverse of `State.to_json`, for anything that may come over a wire."""
-    fields = _fields("state", given, ("version", "model", "tokens", "weights", "source", "edits", "position", "block",
-                                      "head", "selected"), ("model", "tokens"))
+    fields = _fields(
+        "state",
+        given,
+        (
+            "version",
+            "model",
+            "tokens",
+            "weights",
+            "source",
+            "edits",
+            "position",
+            "block",
+            "head",
+            "selected",
+        ),
+        ("model", "tokens"),
+    )
     version = _integer("version", fields.get("version", VERSION), 1, 10**6)
     if version != VERSION:
         raise StateError(f"version: this workbench reads version {VERSION}, got {version}")
     tokens = _tokens("tokens", fields["tokens"])
     source = _optional(fields.get("source"), lambda value: _tokens("source", value))
     if source is not None and len(source) != len(tokens):
-        raise StateError(f"source: expected as many tokens as the sequence has, {len(tokens)}, got {len(source)}")
-    edits = _sequence("edits", _default(fields.get("edits"), []), MOST_EDITS, lambda name, value: _edit(
-        name, value, len(tokens)))
+        raise StateError(
+            f"source: expected as many tokens as the sequence has, {len(tokens)}, got {len(source)}"
+        )
+    edits = _sequence(
+        "edits",
+        _default(fields.get("edits"), []),
+        MOST_EDITS,
+        lambda name, value: _edit(name, value, len(tokens)),
+    )
     return State(
         model=parse_model(fields["model"]),
         tokens=tokens,
         weights=_optional(fields.get("weights"), lambda value: _weights("weights", value)),
         source=source,
         edits=edits,
-        position=_integer("position", _default(fields.get("position"), -1), -len(tokens), len(tokens) - 1),
+        position=_integer(
+            "position", _default(fields.get("position"), -1), -len(tokens), len(tokens) - 1
+        ),
         block=_optional(fields.get("block"), lambda value: _word("block", value)),
         head=_optional(fields.get("head"), lambda value: _integer("head", value, 0, 1000)),
-        selected=_optional(fields.get("selected"), lambda value: _integer("selected", value, 0, len(edits) - 1)),
+        selected=_optional(
+            fields.get("selected"), lambda value: _integer("selected", value, 0, len(edits) - 1)
+        ),
     )
 
 
@@ -160,23 +189,36 @@ def parse_seed(given: Any) -> int:
 
 def parse_sampling(given: Any) -> tuple[ModelState, int, tuple[float, ...] | None, int]:
     """Model, length, weights or None, and seed of a sequence to draw."""
-    fields = _fields("request", given, ("model", "length", "weights", "seed"), ("model", "length", "seed"))
-    return (parse_model(fields["model"]), _integer("length", fields["length"], 1, MOST_TOKENS),
-            _optional(fields.get("weights"), lambda value: _weights("weights", value)),
-            parse_seed(fields["seed"]))
+    fields = _fields(
+        "request", given, ("model", "length", "weights", "seed"), ("model", "length", "seed")
+    )
+    return (
+        parse_model(fields["model"]),
+        _integer("length", fields["length"], 1, MOST_TOKENS),
+        _optional(fields.get("weights"), lambda value: _weights("weights", value)),
+        parse_seed(fields["seed"]),
+    )
 
 
 def _edit(name: str, given: Any, length: int) -> EditState:
-    fields = _fields(name, given, ("hook", "source", "layer", "position", "key", "head", "block", "on"),
-                     ("hook", "source"))
+    fields = _fields(
+        name,
+        given,
+        ("hook", "source", "layer", "position", "key", "head", "block", "on"),
+        ("hook", "source"),
+    )
     on = _default(fields.get("on"), True)
     if not isinstance(on, bool):
         raise StateError(f"{name}.on: expected true or false, got {_shown(on)}")
     return EditState(
         hook=_word(f"{name}.hook", fields["hook"]),
         source=_source(f"{name}.source", fields["source"]),
-        layer=_optional(fields.get("layer"), lambda value: _integer(f"{name}.layer", value, 0, 1000)),
-        position=_optional(fields.get("position"), lambda value: _range(f"{name}.position", value, length)),
+        layer=_optional(
+            fields.get("layer"), lambda value: _integer(f"{name}.layer", value, 0, 1000)
+        ),
+        position=_optional(
+            fields.get("position"), lambda value: _range(f"{name}.position", value, length)
+        ),
         key=_optional(fields.get("key"), lambda value: _range(f"{name}.key", value, length)),
         head=_optional(fields.get("head"), lambda value: _integer(f"{name}.head", value, 0, 1000)),
         block=_optional(fields.get("block"), lambda value: _word(f"{name}.block", value)),
@@ -197,10 +239,18 @@ def _source(name: str, given: Any) -> SourceState:
     return SourceState(
         kind=kind,
         value=value if needed == "value" else None,
-        values=(_optional(fields.get("values"), lambda entry: check(f"{name}.values", entry))
-                if needed == "values" else None),
-        layer=_optional(fields.get("layer"), lambda entry: _integer(f"{name}.layer", entry, 0, 1000)),
-        position=_optional(fields.get("position"), lambda entry: _integer(f"{name}.position", entry, 0, MOST_TOKENS)),
+        values=(
+            _optional(fields.get("values"), lambda entry: check(f"{name}.values", entry))
+            if needed == "values"
+            else None
+        ),
+        layer=_optional(
+            fields.get("layer"), lambda entry: _integer(f"{name}.layer", entry, 0, 1000)
+        ),
+        position=_optional(
+            fields.get("position"),
+            lambda entry: _integer(f"{name}.position", entry, 0, MOST_TOKENS),
+        ),
     )
 
 
@@ -242,12 +292,20 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
 
 
 def _number(name: str, value: Any, least: float = -LARGEST) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= LARGEST:
-        raise StateError(f"{name}: expected a number of {least:g}..{LARGEST:g}, got {_shown(value)}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not least <= value <= LARGEST
+    ):
+        raise StateError(
+            f"{name}: expected a number of {least:g}..{LARGEST:g}, got {_shown(value)}"
+        )
     return float(value)
 
 
-def _sequence(name: str, value: Any, most: int, parse: Callable[[str, Any], Item]) -> tuple[Item, ...]:
+def _sequence(
+    name: str, value: Any, most: int, parse: Callable[[str, Any], Item]
+) -> tuple[Item, ...]:
     if not isinstance(value, list | tuple) or len(value) > most:
         found = f"{len(value)}" if isinstance(value, list | tuple) else _shown(value)
         raise StateError(f"{name}: expected a list of at most {most}, got {found}")
@@ -255,7 +313,9 @@ def _sequence(name: str, value: Any, most: int, parse: Callable[[str, Any], Item
 
 
 def _tokens(name: str, value: Any) -> tuple[int, ...]:
-    tokens = _sequence(name, value, MOST_TOKENS, lambda place, entry: _integer(place, entry, 0, 10**6))
+    tokens = _sequence(
+        name, value, MOST_TOKENS, lambda place, entry: _integer(place, entry, 0, 10**6)
+    )
     if not tokens:
         raise StateError(f"{name}: expected at least one token")
     return tokens
@@ -271,8 +331,11 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
 def _weights(name: str, value: Any) -> tuple[float, ...]:
     weights = _numbers(name, value)
     if min(weights) < 0 or not math.isclose(sum(weights), 1, abs_tol=1e-6):
-        raise StateError(f"{name}: expected weights ≥ 0 that add to 1, got a sum of {sum(weights):.6g} and a least "
-                         f"entry of {min(weights):.6g}")
+        raise StateError(
+            f"{name}: expected weights ≥ 0 that add to 1, got a sum of {sum(weights):.6g} and a "
+            "least "
+            f"entry of {min(weights):.6g}"
+        )
     return weights
 
 
@@ -281,5 +344,7 @@ def _range(name: str, value: Any, length: int) -> Range:
         raise StateError(f"{name}: expected [from, before], got {_shown(value)}")
     start, stop = (_integer(name, entry, 0, length) for entry in value)
     if start >= stop:
-        raise StateError(f"{name}: expected [from, before] with from < before, got [{start}, {stop}]")
+        raise StateError(
+            f"{name}: expected [from, before] with from < before, got [{start}, {stop}]"
+        )
     return start, stop

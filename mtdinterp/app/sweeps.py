@@ -1,7 +1,7 @@
 """Patch sweeps as jobs: they run beside the page, tell how far they are, and stop when asked.
 
-A sweep works on a copy of the model: hooks of the page's own runs must not be seen by it, nor it wait for them. A new
-job ends the one before: there is one page to look at.
+A sweep works on a copy of the model: hooks of the page's own runs must not be seen by it, nor it
+wait for them. A new job ends the one before: there is one page to look at.
 """
 
 import copy
@@ -37,8 +37,14 @@ class Job:
     finished: threading.Event = field(default_factory=threading.Event)
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.number, "status": self.status, "done": self.done, "total": self.total,
-                "result": self.result, "error": self.error}
+        return {
+            "id": self.number,
+            "status": self.status,
+            "done": self.done,
+            "total": self.total,
+            "result": self.result,
+            "error": self.error,
+        }
 
 
 class Sweeps:
@@ -61,7 +67,9 @@ class Sweeps:
     def find(self, number: int) -> Job:
         job = self._job
         if job is None or job.number != number:
-            raise KeyError(f"sweep: there is none with the number {number}; only the last one is kept")
+            raise KeyError(
+                f"sweep: there is none with the number {number}; only the last one is kept"
+            )
         return job
 
     @staticmethod
@@ -82,20 +90,34 @@ class Sweeps:
             job.finished.set()
 
 
-def sweep_of(scene: Scene, kind: str, aim: str) -> Callable[[Callable[[int, int], None]], dict[str, Any]]:
-    """The sweep of the current pair, ready to run: the source's activations into the sequence's run, place by place."""
+def sweep_of(
+    scene: Scene, kind: str, aim: str
+) -> Callable[[Callable[[int, int], None]], dict[str, Any]]:
+    """The sweep of the current pair, ready to run: the source's activations into the sequence's
+    run, place by place."""
     if scene.source is None:
-        raise ValueError("source: a sweep needs a source sequence to take activations from; sample or type one")
+        raise ValueError(
+            "source: a sweep needs a source sequence to take activations from; sample or type one"
+        )
     model, tokens, source = copy.deepcopy(scene.model), scene.tokens, scene.source
-    clean, corrupted, direction = (tokens, source, "noise") if aim == "away" else (source, tokens, "denoise")
+    clean, corrupted, direction = (
+        (tokens, source, "noise") if aim == "away" else (source, tokens, "denoise")
+    )
 
     def run(progress: Callable[[int, int], None]) -> dict[str, Any]:
-        return sweep_numbers(patch_sweep(model, clean, corrupted, kind, direction, progress=progress), aim)
+        return sweep_numbers(
+            patch_sweep(model, clean, corrupted, kind, direction, progress=progress), aim
+        )
 
     return run
 
 
 def sweep_numbers(result: SweepResult, aim: str) -> dict[str, Any]:
     """Divergences, positive, for every place: [layer][position][part]."""
-    return {"kind": result.kind, "aim": aim, "parts": list(result.parts),
-            "values": to_plain(-result.values), "unpatched": -result.unpatched + 0.0}
+    return {
+        "kind": result.kind,
+        "aim": aim,
+        "parts": list(result.parts),
+        "values": to_plain(-result.values),
+        "unpatched": -result.unpatched + 0.0,
+    }

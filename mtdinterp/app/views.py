@@ -1,4 +1,5 @@
-"""From a scene to the numbers of the page: pure, and the same for the page, the notebook and the report."""
+"""From a scene to the numbers of the page: pure, and the same for the page, the notebook and the
+report."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,8 +23,8 @@ METHODS = {
     "before": "model",
     "after": "model, edited",
 }
-"""What bars stand side by side, in this order. The construction's are the checkpoint's where the construction is the
-model."""
+"""What bars stand side by side, in this order. The construction's are the checkpoint's where the
+construction is the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,8 @@ class View:
     predictions: dict[str, list[float]]
     """By method: the distribution of the next token."""
     kl: dict[str, float]
-    """By method: KL(truth ‖ prediction), or from the exact posterior mean's where the truth is unknown."""
+    """By method: KL(truth ‖ prediction), or from the exact posterior mean's where the truth is
+    unknown."""
     judge: str
     """Which of the two it is."""
     change: float
@@ -71,19 +73,25 @@ def view(scene: Scene) -> View:
         construction=_construction(scene),
         weights={name: weights[name].tolist() for name in METHODS if name in weights},
         predictions={name: predictions[name].tolist() for name in METHODS if name in predictions},
-        kl={name: kl_divergence(predictions[judge], predictions[name]).item() for name in METHODS
-            if name in predictions},
+        kl={
+            name: kl_divergence(predictions[judge], predictions[name]).item()
+            for name in METHODS
+            if name in predictions
+        },
         judge=judge,
         change=kl_divergence(predictions["before"], predictions["after"]).item(),
         clipped=clipped.item(),
         blocks=_blocks(scene),
-        edits=[*({"text": describe(scene, edit), "on": edit.on} for edit in state.edits),
-               *({"text": describe_extra(scene, edit), "on": True} for edit in scene.extra)],
+        edits=[
+            *({"text": describe(scene, edit), "on": edit.on} for edit in state.edits),
+            *({"text": describe_extra(scene, edit), "on": True} for edit in scene.extra),
+        ],
     )
 
 
 def in_context_weights(run: Run, order: int) -> Float64[Tensor, " lag"]:
-    """The last layer's attention at the last position, mean over heads: lags 1..m of the next token, then the rest."""
+    """The last layer's attention at the last position, mean over heads: lags 1..m of the next
+    token, then the rest."""
     by_offset = run.patterns[-1].double().mean(0)[-1].flip(-1)
     return torch.cat([by_offset[:order], by_offset[order:].sum()[None]])
 
@@ -93,7 +101,8 @@ def _with_rest(weights: Float64[Tensor, " lag"]) -> Float64[Tensor, " bar"]:
 
 
 def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
-    """Attention of every layer in one of the runs on the page; of the model beside, the layers that answer."""
+    """Attention of every layer in one of the runs on the page; of the model beside, the layers that
+    answer."""
     layers, head = range(len(scene.model.blocks)), scene.state.head
     if which == "beside":
         return torch.stack([scene.beside.attention(scene.answers(layer)) for layer in layers])
@@ -106,7 +115,9 @@ def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
 def _model(scene: Scene) -> dict[str, Any]:
     config = scene.model.config
     named = len(scene.model.stream) > 1
-    here = {name.rsplit("hook_", 1)[1] for name in scene.model.hook_dict if name.startswith("blocks.0.")}
+    here = {
+        name.rsplit("hook_", 1)[1] for name in scene.model.hook_dict if name.startswith("blocks.0.")
+    }
     return {
         "architecture": config.architecture,
         "layers": len(scene.model.blocks),
@@ -124,29 +135,44 @@ def _model(scene: Scene) -> dict[str, Any]:
 
 
 def _place(model: LensTransformer, name: str) -> dict[str, Any]:
-    """A block, the layer that writes it (-1 for the input), the first that reads it, and where to edit it.
+    """A block, the layer that writes it (-1 for the input), the first that reads it, and where to
+    edit it.
 
-    Blocks of a concatenated stream are edited where they are first read. An additive stream goes on being added to, so
-    there it is after the last layer: what the page shows is what is written.
+    Blocks of a concatenated stream are edited where they are first read. An additive stream goes on
+    being added to, so there it is after the last layer: what the page shows is what is written.
     """
     columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
     additive = layers[0].reads.stop == model.stream.width
-    reads = next((number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop), len(layers))
+    reads = next(
+        (number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop),
+        len(layers),
+    )
     last = len(layers) - 1
     hook, layer = ("resid_post", last) if additive or reads > last else ("resid_pre", reads)
-    return {"name": name, "width": model.stream.width_of(name), "reads": reads,
-            "writes": None if additive else reads - 1, "hook": hook, "layer": layer}
+    return {
+        "name": name,
+        "width": model.stream.width_of(name),
+        "reads": reads,
+        "writes": None if additive else reads - 1,
+        "hook": hook,
+        "layer": layer,
+    }
 
 
 def _construction(scene: Scene) -> dict[str, Any]:
     two_step = scene.constants.two_step
-    return {"beta": scene.beta, "fitted_beta": scene.constants.beta, "delta": scene.state.model.delta,
-            "steps": 1 if two_step is None else 2,
-            "constants": None if two_step is None else list(two_step)}
+    return {
+        "beta": scene.beta,
+        "fitted_beta": scene.constants.beta,
+        "delta": scene.state.model.delta,
+        "steps": 1 if two_step is None else 2,
+        "constants": None if two_step is None else list(two_step),
+    }
 
 
 def _blocks(scene: Scene) -> list[dict[str, Any]]:
-    """Named blocks at the chosen position: before, after, in the source's run and in the model beside."""
+    """Named blocks at the chosen position: before, after, in the source's run and in the model
+    beside."""
     position, stream = scene.state.position, scene.model.stream
     of_source = scene.of_source
     found = []
@@ -154,7 +180,9 @@ def _blocks(scene: Scene) -> list[dict[str, Any]]:
         values = {"before": scene.before.stream, "after": scene.after.stream}
         if of_source is not None:
             values["source"] = of_source.stream
-        entry: dict[str, Any] = {kind: rows[position, columns].tolist() for kind, rows in values.items()}
+        entry: dict[str, Any] = {
+            kind: rows[position, columns].tolist() for kind, rows in values.items()
+        }
         if _shared(scene, name):
             entry["beside"] = scene.beside.stream[position, scene.reference.stream[name]].tolist()
         found.append({"name": name, **entry})

@@ -1,4 +1,5 @@
-"""Edits in words: the page's, and those that a notebook has in the library's own form, in the same words."""
+"""Edits in words: the page's, and those that a notebook has in the library's own form, in the same
+words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +28,10 @@ HOOKS = {
     "z": "what heads gather",
 }
 """Hook points that the page offers, in the order a layer has them, and what they are."""
-WITH_KEYS, WITH_BLOCKS = ("pattern", "attn_scores", "rel_scores"), ("resid_pre", "attn_out", "resid_post")
+WITH_KEYS, WITH_BLOCKS = (
+    ("pattern", "attn_scores", "rel_scores"),
+    ("resid_pre", "attn_out", "resid_post"),
+)
 MOST_NUMBERS = 6
 """Shown of a longer list."""
 
@@ -43,7 +47,9 @@ def describe(scene: Scene, edit: EditState) -> str:
     if edit.source.kind == "weights":
         layer = len(scene.model.blocks) if edit.layer is None else edit.layer + 1
         return f"In-context weights of layer {layer} ← {source}"
-    position, key = (None if found is None else range(*found) for found in (edit.position, edit.key))
+    position, key = (
+        None if found is None else range(*found) for found in (edit.position, edit.key)
+    )
     return _line(edit.hook, edit.layer, edit.block, edit.head, position, key, source)
 
 
@@ -52,15 +58,29 @@ def describe_extra(scene: Scene, edit: Edit) -> str:
     name = hook_name(scene.model, edit)
     layer = int(name.split(".")[1]) if name.startswith("blocks.") else None
     keys = edit.source.keys if isinstance(edit.source, Share) else edit.key
-    position, key = (None if place is None else _chosen(place, scene.length) for place in (edit.position, keys))
+    position, key = (
+        None if place is None else _chosen(place, scene.length) for place in (edit.position, keys)
+    )
     head = None if edit.head is None else int(edit.head)
-    return _line(name.rsplit("hook_", 1)[1], layer, edit.block, head, position, key,
-                 _library_source(scene, edit.source))
+    return _line(
+        name.rsplit("hook_", 1)[1],
+        layer,
+        edit.block,
+        head,
+        position,
+        key,
+        _library_source(scene, edit.source),
+    )
 
 
 def _line(
-    hook: str, layer: int | None, block: str | None, head: int | None, position: Sequence[int] | None,
-    key: Sequence[int] | None, source: str,
+    hook: str,
+    layer: int | None,
+    block: str | None,
+    head: int | None,
+    position: Sequence[int] | None,
+    key: Sequence[int] | None,
+    source: str,
 ) -> str:
     place = HOOKS.get(hook, hook)
     words = [f"Layer {layer + 1}: {place}" if layer is not None else place.capitalize()]
@@ -74,9 +94,16 @@ def _line(
 
 def _source_words(scene: Scene, source: SourceState) -> str:
     numbers = _numbers(source.values or ())
-    words = {"zero": "zero", "mean": "its mean", "sequence": "source sequence", "reference": f"the {beside(scene)}",
-             "number": f"{source.value or 0:.3g}", "values": numbers, "weights": numbers,
-             "share": f"share {source.value or 0:.3g}"}[source.kind]
+    words = {
+        "zero": "zero",
+        "mean": "its mean",
+        "sequence": "source sequence",
+        "reference": f"the {beside(scene)}",
+        "number": f"{source.value or 0:.3g}",
+        "values": numbers,
+        "weights": numbers,
+        "share": f"share {source.value or 0:.3g}",
+    }[source.kind]
     return words + _where(source.layer, source.position)
 
 
@@ -84,10 +111,18 @@ def _library_source(scene: Scene, source: Source) -> str:
     if isinstance(source, FromRun):
         tokens = torch.atleast_2d(torch.as_tensor(source.tokens))
         known = {"the sequence itself": scene.tokens, "source sequence": scene.source}
-        words = next((name for name, other in known.items() if other is not None and torch.equal(tokens, other)),
-                     "another sequence")
+        words = next(
+            (
+                name
+                for name, other in known.items()
+                if other is not None and torch.equal(tokens, other)
+            ),
+            "another sequence",
+        )
         words = words if source.model is None else f"another model on {words}"
-        return words + _where(source.layer, None if source.position is None else source.position % scene.length)
+        return words + _where(
+            source.layer, None if source.position is None else source.position % scene.length
+        )
     if isinstance(source, Tensor | np.ndarray):
         return _numbers(torch.as_tensor(source).flatten().tolist())
     if isinstance(source, int | float | np.number):
@@ -107,7 +142,9 @@ def _where(layer: int | None, position: int | None) -> str:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in values[:MOST_NUMBERS]) + (" …" if len(values) > MOST_NUMBERS else "")
+    return " ".join(f"{value:.3g}" for value in values[:MOST_NUMBERS]) + (
+        " …" if len(values) > MOST_NUMBERS else ""
+    )
 
 
 def _chosen(place: Any, length: int) -> list[int]:

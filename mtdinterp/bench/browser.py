@@ -12,17 +12,31 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 PROGRAMS = ("chromium", "chromedriver")
-IDLE = ("return document.documentElement.dataset.ready === 'yes' && workbench.requests.idle && "
-        "workbench.maps.requests.idle && workbench.cones.idle && workbench.shownState === workbench.store.state")
+IDLE = (
+    "return document.documentElement.dataset.ready === 'yes' && workbench.requests.idle && "
+    "workbench.maps.requests.idle && workbench.cones.idle && workbench.shownState === "
+    "workbench.store.state"
+)
 """Whether the page shows the state that it has."""
 
 
 def missing() -> list[str]:
     """What is not there of all that is needed."""
-    packages = [name for name in ("fastapi", "uvicorn", "plotly", "selenium") if find_spec(name) is None]
+    packages = [
+        name for name in ("fastapi", "uvicorn", "plotly", "selenium") if find_spec(name) is None
+    ]
     return packages + [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -37,7 +51,9 @@ def serving(checkpoints: Sequence[str] = ()) -> Iterator[str]:
 
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(create_app(Registry(checkpoints), port), log_level="warning"))
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(Registry(checkpoints), port), log_level="warning")
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started and thread.is_alive():
@@ -74,4 +90,6 @@ def settled(browser: Any, seconds: float = 60) -> None:
     """Wait until the page shows what it was asked for."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, seconds, poll_frequency=0.02).until(lambda here: here.execute_script(IDLE))
+    WebDriverWait(browser, seconds, poll_frequency=0.02).until(
+        lambda here: here.execute_script(IDLE)
+    )

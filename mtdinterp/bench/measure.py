@@ -21,8 +21,11 @@ class Measurement:
     """Whether the aim is an upper bound."""
 
 
-def interleaved_seconds(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The median time of each action, taking turns so that a slow moment of the machine hits all alike."""
+def interleaved_seconds(
+    actions: Mapping[str, Callable[[], object]], repeats: int
+) -> dict[str, float]:
+    """The median time of each action, taking turns so that a slow moment of the machine hits all
+    alike."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for action in actions.values():
         action()
@@ -35,7 +38,8 @@ def interleaved_seconds(actions: Mapping[str, Callable[[], object]], repeats: in
 
 
 def peak_megabytes(action: Callable[[], object]) -> float | None:
-    """How far resident memory rises above where it stood while `action` runs; None where the system does not say."""
+    """How far resident memory rises above where it stood while `action` runs; None where the system
+    does not say."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None

@@ -1,6 +1,7 @@
 """The forward passes written the obvious way: gather R[i-j] into [query, key, d], then einsum.
 
-Slow and large on purpose. Tests check the real models against them, benchmarks measure against them.
+Slow and large on purpose. Tests check the real models against them, benchmarks measure against
+them.
 """
 
 import torch
@@ -10,8 +11,11 @@ from torch import Tensor
 from mtdinterp.models import DisentangledTransformer, StandardTransformer
 
 
-def gather_by_offset(table: Float[Tensor, "head length d"], length: int) -> Float[Tensor, "head query key d"]:
-    """table[i-j] for every query i and key j; keys in the future get row 0 and are masked anyway."""
+def gather_by_offset(
+    table: Float[Tensor, "head length d"], length: int
+) -> Float[Tensor, "head query key d"]:
+    """table[i-j] for every query i and key j; keys in the future get row 0 and are masked
+    anyway."""
     position = torch.arange(length)
     return table[:, (position[:, None] - position[None, :]).clamp_min(0)]
 
@@ -45,10 +49,14 @@ def standard_forward(
     length = tokens.shape[1]
     x = model.W_E[tokens]
     for attn in model.attention:
-        q, k, v = (torch.einsum("bpm,hmd->bphd", x, weight) for weight in (attn.W_Q, attn.W_K, attn.W_V))
+        q, k, v = (
+            torch.einsum("bpm,hmd->bphd", x, weight) for weight in (attn.W_Q, attn.W_K, attn.W_V)
+        )
         keys, values = gather_by_offset(attn.R_K, length), gather_by_offset(attn.R_V, length)
         scores = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,hijd->bhij", q, keys)
         pattern = causal(scores / attn.d_head**0.5)
-        z = torch.einsum("bhij,bjhd->bihd", pattern, v) + torch.einsum("bhij,hijd->bihd", pattern, values)
+        z = torch.einsum("bhij,bjhd->bihd", pattern, v) + torch.einsum(
+            "bhij,hijd->bihd", pattern, values
+        )
         x = x + torch.einsum("bihd,hdm->bim", z, attn.W_O)
     return x @ model.W_U

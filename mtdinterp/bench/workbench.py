@@ -13,10 +13,11 @@ CLICK = """
 const [layer, query, done] = arguments;
 const map = workbench.maps.maps.find((map) => map.layer === layer && map.which === "after");
 const box = map.above.getBoundingClientRect(), size = workbench.maps.length;
-const place = { bubbles: true, cancelable: true, button: 0, clientX: box.left + box.width * 0.5 / size,
+const place = { bubbles: true, cancelable: true, button: 0,
+  clientX: box.left + box.width * 0.5 / size,
   clientY: box.top + box.height * (query + 0.5) / size };
-document.addEventListener("bars", () => requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun))),
-  { once: true });
+const painted = () => setTimeout(() => done(performance.now() - begun));
+document.addEventListener("bars", () => requestAnimationFrame(painted), { once: true });
 const begun = performance.now();
 map.above.dispatchEvent(new PointerEvent("pointerdown", place));
 map.above.dispatchEvent(new PointerEvent("pointerup", place));
@@ -35,14 +36,23 @@ def click_to_bars(quick: bool) -> list[Measurement]:
         settled(browser)
         for name, aim in AIMS[:1] if quick else AIMS:
             browser.execute_async_script(
-                "const done = arguments[1]; fetch('/api/fresh', {method: 'POST', headers: {'content-type': "
-                "'application/json'}, body: JSON.stringify({model: {name: arguments[0]}})}).then((answer) => "
-                "answer.json()).then((state) => { workbench.store.begin(state); done(); })", name)
+                "const done = arguments[1]; fetch('/api/fresh', {method: 'POST', headers: "
+                "{'content-type': "
+                "'application/json'}, body: JSON.stringify({model: {name: "
+                "arguments[0]}})}).then((answer) => "
+                "answer.json()).then((state) => { workbench.store.begin(state); done(); })",
+                name,
+            )
             settled(browser)
             browser.execute_script("document.getElementById('maps-card').scrollIntoView()")
             length = browser.execute_script("return workbench.maps.length")
-            times = [_click(browser, number % 2, length - 1 - 2 * number) for number in range(5 if quick else 20)]
-            lines.append(Measurement(f"click to bars, {name}", median(times), "ms", aim=aim, at_most=True))
+            times = [
+                _click(browser, number % 2, length - 1 - 2 * number)
+                for number in range(5 if quick else 20)
+            ]
+            lines.append(
+                Measurement(f"click to bars, {name}", median(times), "ms", aim=aim, at_most=True)
+            )
             lines.append(Measurement(f"the slowest of {len(times)}, {name}", max(times), "ms"))
     return lines
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 CHECKSUMS = "checksums"
-"""Where the weights' file keeps them: of its tensors, and of what its configuration says of model and task."""
+"""Where the weights' file keeps them: of its tensors, and of what its configuration says of model
+and task."""
 EVALUATION = "evaluation"
 """And of a run, the line of its history that is about them."""
 

@@ -1,4 +1,5 @@
-"""A checkpoint read back. Loading reads JSON and tensors and never executes anything from the directory."""
+"""A checkpoint read back. Loading reads JSON and tensors and never executes anything from the
+directory."""
 
 import json
 import os
@@ -9,7 +10,14 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from mtdinterp.checkpoint_files import CONFIG, HISTORY, WEIGHTS, CheckpointError, find_checkpoint, read_config
+from mtdinterp.checkpoint_files import (
+    CONFIG,
+    HISTORY,
+    WEIGHTS,
+    CheckpointError,
+    find_checkpoint,
+    read_config,
+)
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.checks import check_option
@@ -35,12 +43,18 @@ class Checkpoint:
     path: Path
 
     def __repr__(self) -> str:
-        """Where it is, what it is and how good: the configuration and history in full fill pages."""
+        """Where it is, what it is and how good: the configuration and history in full fill
+        pages."""
         model = self.model.config
-        what = f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = {model.length}"
+        what = (
+            f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = "
+            f"{model.length}"
+        )
         last = self.history[-1] if self.history else None
         found = f"; step {last['step']}" if last else ""
-        found += f": KL {last['kl']:.5f}" if last and isinstance(last.get("kl"), int | float) else ""
+        found += (
+            f": KL {last['kl']:.5f}" if last and isinstance(last.get("kl"), int | float) else ""
+        )
         found += f", {last['branch']}" if last and last.get("branch") else ""
         return f"Checkpoint({self.path.name}: {what}{found})"
 
@@ -55,7 +69,9 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     model, task = build(source, config)
     evaluation = _load_weights(model, source / WEIGHTS, config)
     history = read_history(source)
-    if evaluation is not None:  # of a run that goes on, or was killed between two files, the history may be another's
+    if (
+        evaluation is not None
+    ):  # of a run that goes on, or was killed between two files, the history may be another's
         history = [*(entry for entry in history if entry["step"] < evaluation["step"]), evaluation]
     return Checkpoint(model.eval(), task, config, history, source)
 
@@ -117,11 +133,15 @@ def _check_entry(line: Any) -> None:
             raise ValueError(f"expected a number for {name}, got {value!r:.60}")
 
 
-def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Fill the model, in the stored dtype, with exactly the tensors it has; what was found of them, if that is said."""
+def _load_weights(
+    model: LensTransformer, path: Path, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has; what was found of them,
+    if that is said."""
     try:
         with safe_open(path, framework="pt") as file:  # opened once: a run may replace it meanwhile
-            stored, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            stored = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing") from error
     except (OSError, SafetensorError) as error:
@@ -142,13 +162,19 @@ def _load_weights(model: LensTransformer, path: Path, config: Mapping[str, Any])
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
-        raise CheckpointError(f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
-                              f"{expected.get(name, 'none')}, has {found.get(name, 'none')}")
+        raise CheckpointError(
+            f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
+            f"{expected.get(name, 'none')}, has {found.get(name, 'none')}"
+        )
     if wanted[1] != actual[1]:
-        raise CheckpointError(f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)")
+        raise CheckpointError(
+            f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)"
+        )
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
-        raise CheckpointError(f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}")
+        raise CheckpointError(
+            f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}"
+        )
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
     return evaluation

@@ -13,7 +13,8 @@ from mtdinterp.checkpoint_files import UNFINISHED, CheckpointError
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A directory beside `target` to fill and move there when complete, so that nobody ever sees half of it."""
+    """A directory beside `target` to fill and move there when complete, so that nobody ever sees
+    half of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -38,7 +39,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else may write to the directory meanwhile; the lock ends with the process, however that ends."""
+    """Nobody else may write to the directory meanwhile; the lock ends with the process, however
+    that ends."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -55,8 +57,8 @@ def move_into_place(staging: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
         staging.rename(target)  # replaces an empty directory in one step
         return
-    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails. The old one is
-    # removed only when the new one is in its place.
+    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails.
+    # The old one is removed only when the new one is in its place.
     with locked(target):
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         target.rename(aside / "old")

@@ -13,7 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mtdinterp import __version__
-from mtdinterp.checkpoint_files import CONFIG, HISTORY, SCHEMA, WEIGHTS, CheckpointError, check_replaceable
+from mtdinterp.checkpoint_files import (
+    CONFIG,
+    HISTORY,
+    SCHEMA,
+    WEIGHTS,
+    CheckpointError,
+    check_replaceable,
+)
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.replace import move_into_place, open_to_umask, replacing, staged
 from mtdinterp.models import LensTransformer
@@ -29,7 +36,8 @@ def save_checkpoint(
     seeds: Mapping[str, int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write a checkpoint; an older checkpoint at `path` is replaced, a run or anything else there is refused."""
+    """Write a checkpoint; an older checkpoint at `path` is replaced, a run or anything else there
+    is refused."""
     target = Path(path).expanduser().resolve()
     config = describe(model, task, recipe, seeds)
     check_replaceable(target)
@@ -68,7 +76,9 @@ def describe(
 def check_pair(model: LensTransformer, task: MTDTask) -> None:
     """Refuse a model and a task with different alphabets."""
     if model.config.vocab_size != task.vocab_size:
-        raise CheckpointError(f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}")
+        raise CheckpointError(
+            f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}"
+        )
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
@@ -77,17 +87,27 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def write_weights(
-    directory: Path, model: LensTransformer, config: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None
+    directory: Path,
+    model: LensTransformer,
+    config: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Tensors with checksums of themselves and of what the configuration says about model and task, and the line of a
-    run's history that is about them: the history is another file, which may be ahead or behind."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    """Tensors with checksums of themselves and of what the configuration says about model and task,
+    and the line of a run's history that is about them: the history is another file, which may be
+    ahead or behind."""
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
+    }
     with replacing(directory / WEIGHTS) as path:
         try:
-            save_file(tensors, path, metadata={
-                CHECKSUMS: json.dumps([tensors_digest(tensors), config_digest(config)]),
-                **({EVALUATION: json.dumps(dict(evaluation))} if evaluation else {}),
-            })
+            save_file(
+                tensors,
+                path,
+                metadata={
+                    CHECKSUMS: json.dumps([tensors_digest(tensors), config_digest(config)]),
+                    **({EVALUATION: json.dumps(dict(evaluation))} if evaluation else {}),
+                },
+            )
         except SafetensorError as error:
             raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
 

@@ -11,13 +11,27 @@ NEEDED = ("fastapi", "uvicorn", "plotly")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = ("examples:\n  mtdinterp app\n  mtdinterp app out/m4 out/paper --port 8800\n"
-                     "  mtdinterp app --no-browser")
-    parser.add_argument("checkpoints", nargs="*", type=not_empty, metavar="CHECKPOINT",
-                        help="checkpoint directories to offer besides the zoo; nothing else can be opened")
-    parser.add_argument("--port", type=at_least(0), default=8765, metavar="N",
-                        help="port on this machine (8765); 0 takes any that is free")
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page in a browser")
+    parser.epilog = (
+        "examples:\n  mtdinterp app\n  mtdinterp app out/m4 out/paper --port 8800\n"
+        "  mtdinterp app --no-browser"
+    )
+    parser.add_argument(
+        "checkpoints",
+        nargs="*",
+        type=not_empty,
+        metavar="CHECKPOINT",
+        help="checkpoint directories to offer besides the zoo; nothing else can be opened",
+    )
+    parser.add_argument(
+        "--port",
+        type=at_least(0),
+        default=8765,
+        metavar="N",
+        help="port on this machine (8765); 0 takes any that is free",
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="do not open the page in a browser"
+    )
     parser.set_defaults(run=run)
 
 
@@ -26,8 +40,10 @@ def run(options: argparse.Namespace) -> int:
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise ValueError(f"the workbench needs {', '.join(missing)}; install the extra, in a clone: "
-                         "pip install -c constraints.txt -e '.[app]'")
+        raise ValueError(
+            f"the workbench needs {', '.join(missing)}; install the extra, in a clone: "
+            "pip install -c constraints.txt -e '.[app]'"
+        )
     if options.port > 65535:
         raise ValueError(f"--port: expected a port of 0..65535, got {options.port}")
     for name in options.checkpoints:
@@ -41,8 +57,13 @@ def run(options: argparse.Namespace) -> int:
             from mtdinterp.app.server import create_app
 
             port = listener.getsockname()[1]
-            server = uvicorn.Server(uvicorn.Config(create_app(Registry(options.checkpoints), port),
-                                                   log_level="warning", server_header=False))
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    create_app(Registry(options.checkpoints), port),
+                    log_level="warning",
+                    server_header=False,
+                )
+            )
         url = f"http://{ADDRESS}:{port}/"
         print(f"workbench: {url}  (Ctrl+C ends it)", flush=True)
         if not options.no_browser:

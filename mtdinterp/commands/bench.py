@@ -7,13 +7,28 @@ from typing import Any
 from mtdinterp.commands.flags import add_json_flag
 from mtdinterp.commands.progress import stages
 
-GROUP_NAMES = ("sampler", "posterior", "training-step", "long-step", "hooks", "probes", "sweep", "app")
+GROUP_NAMES = (
+    "sampler",
+    "posterior",
+    "training-step",
+    "long-step",
+    "hooks",
+    "probes",
+    "sweep",
+    "app",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "examples:\n  mtdinterp bench\n  mtdinterp bench --group training-step --quick --json"
-    parser.add_argument("--group", action="append", choices=GROUP_NAMES,
-                        help="measure only this group (may be repeated)")
+    parser.epilog = (
+        "examples:\n  mtdinterp bench\n  mtdinterp bench --group training-step --quick --json"
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        choices=GROUP_NAMES,
+        help="measure only this group (may be repeated)",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repeats, small sizes only")
     add_json_flag(parser)
     parser.set_defaults(run=run)
@@ -31,8 +46,11 @@ def run(options: argparse.Namespace) -> int:
         for name in names:
             stage(name)
             lines += run_group(name, options.quick)
-    result = {"threads": torch.get_num_threads(), "torch": torch.__version__,
-              "measurements": [vars(line) for line in lines]}
+    result = {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "measurements": [vars(line) for line in lines],
+    }
     print(json.dumps(result, indent=1) if options.json else _table(result))
     return 0
 
@@ -40,9 +58,14 @@ def run(options: argparse.Namespace) -> int:
 def _table(result: dict[str, Any]) -> str:
     rows = result["measurements"]
     width = max(len(row["name"]) for row in rows)
-    lines = [f"torch {result['torch']}, {result['threads']} threads; medians of interleaved runs", ""]
+    lines = [
+        f"torch {result['torch']}, {result['threads']} threads; medians of interleaved runs",
+        "",
+    ]
     for row in rows:
-        aim = "" if row["aim"] is None else f"  (aim {'≤' if row['at_most'] else '≥'} {row['aim']:g})"
+        aim = (
+            "" if row["aim"] is None else f"  (aim {'≤' if row['at_most'] else '≥'} {row['aim']:g})"
+        )
         value = "n/a" if row["value"] is None else f"{row['value']:.4g}"
         lines.append(f"{row['name']:<{width}}  {value:>10} {row['unit']}{aim}")
     return "\n".join(lines)

@@ -13,11 +13,17 @@ from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_r
 class Given(argparse.Action):
     """Stores a value, and in `given` that it was: a default that somebody writes out is meant too.
 
-    For all of a parser's flags: `parser.register("action", None, Given)` and `parser.set_defaults(given=())`.
+    For all of a parser's flags: `parser.register("action", None, Given)` and
+    `parser.set_defaults(given=())`.
     """
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
-                 option_string: str | None = None) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
         setattr(namespace, self.dest, values)
         namespace.given = (*namespace.given, self.dest)
 
@@ -50,7 +56,9 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
         if minimum is not None and (value < minimum or (exclusive and value == minimum)):
-            raise argparse.ArgumentTypeError(f"expected a number {'>' if exclusive else '≥'} {minimum:g}, got {text}")
+            raise argparse.ArgumentTypeError(
+                f"expected a number {'>' if exclusive else '≥'} {minimum:g}, got {text}"
+            )
         return value
 
     return parse
@@ -64,7 +72,8 @@ def not_empty(text: str) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of work: its folder is made, and nothing is lost there."""
+    """Refuse a file that could not be written, before hours of work: its folder is made, and
+    nothing is lost there."""
     if path.is_dir():
         raise ValueError(f"{path}: expected a file, got a directory")
     if (path.parent / CONFIG).exists() and (path.parent / WEIGHTS).exists():
@@ -89,17 +98,34 @@ def checkpoint_directory(text: str) -> Path:
 
 def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
     """One lag leaves nothing to infer, so the order starts at two."""
-    parser.add_argument("--vocab-size", type=at_least(2), default=5, metavar="Q", help="alphabet size (5)")
-    parser.add_argument("--order", type=at_least(2), default=4, metavar="M", help="number of lags (4)")
-    parser.add_argument("--length", type=at_least(2), default=length, metavar="T", help=f"context length ({length})")
-    parser.add_argument("--task-seed", type=at_least(0), default=0, metavar="N",
-                        help="seed of the transition matrix (0)")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)")
+    parser.add_argument(
+        "--vocab-size", type=at_least(2), default=5, metavar="Q", help="alphabet size (5)"
+    )
+    parser.add_argument(
+        "--order", type=at_least(2), default=4, metavar="M", help="number of lags (4)"
+    )
+    parser.add_argument(
+        "--length", type=at_least(2), default=length, metavar="T", help=f"context length ({length})"
+    )
+    parser.add_argument(
+        "--task-seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of the transition matrix (0)",
+    )
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)"
+    )
 
 
 def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of layers (3)") -> None:
-    parser.add_argument("--architecture", choices=("disentangled", "standard"), default="disentangled",
-                        help="which transformer (disentangled)")
+    parser.add_argument(
+        "--architecture",
+        choices=("disentangled", "standard"),
+        default="disentangled",
+        help="which transformer (disentangled)",
+    )
     parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help=layers)
 
 
@@ -109,4 +135,6 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def check_order_below_length(options: argparse.Namespace) -> None:
     if options.order >= options.length:
-        raise ValueError(f"--order must be less than --length {options.length}, got {options.order}")
+        raise ValueError(
+            f"--order must be less than --length {options.length}, got {options.order}"
+        )

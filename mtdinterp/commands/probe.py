@@ -20,16 +20,34 @@ PROBES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed = "\n".join(f"  {name:<20} {question}" for name, question in PROBES.items())
-    parser.epilog = (f"probes:\n{listed}\n\nexamples:\n  mtdinterp probe disentangled-m4-T64\n"
-                     "  mtdinterp probe out/m4 --probe recover_beta --json\n"
-                     "  mtdinterp probe standard-m4-T64 --probe recover_transition --probe identify_algorithm")
-    parser.add_argument("checkpoint", type=not_empty, metavar="CHECKPOINT",
-                        help="a checkpoint directory, or the name of a zoo model")
-    parser.add_argument("--probe", action="append", type=_known, metavar="NAME", dest="probes",
-                        help="one of the probes below; may be given several times (default: all)")
-    parser.add_argument("--sequences", type=at_least(32), metavar="N",
-                        help="sequences to probe on, 32 or more (default: each probe's own)")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of those sequences (0)")
+    parser.epilog = (
+        f"probes:\n{listed}\n\nexamples:\n  mtdinterp probe disentangled-m4-T64\n"
+        "  mtdinterp probe out/m4 --probe recover_beta --json\n"
+        "  mtdinterp probe standard-m4-T64 --probe recover_transition --probe identify_algorithm"
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=not_empty,
+        metavar="CHECKPOINT",
+        help="a checkpoint directory, or the name of a zoo model",
+    )
+    parser.add_argument(
+        "--probe",
+        action="append",
+        type=_known,
+        metavar="NAME",
+        dest="probes",
+        help="one of the probes below; may be given several times (default: all)",
+    )
+    parser.add_argument(
+        "--sequences",
+        type=at_least(32),
+        metavar="N",
+        help="sequences to probe on, 32 or more (default: each probe's own)",
+    )
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="seed of those sequences (0)"
+    )
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
@@ -39,7 +57,9 @@ def _known(name: str) -> str:
         return name
     close = difflib.get_close_matches(name, PROBES, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise argparse.ArgumentTypeError(f"unknown probe {name!r}: the known ones are {', '.join(PROBES)}{hint}")
+    raise argparse.ArgumentTypeError(
+        f"unknown probe {name!r}: the known ones are {', '.join(PROBES)}{hint}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,10 +80,19 @@ def run(options: argparse.Namespace) -> int:
             stage(name)
             results[name] = run_probe(name, checkpoint, options.sequences, options.seed)
     if options.json:
-        print(json.dumps({"checkpoint": str(checkpoint.path), "seed": options.seed, **to_plain(results)}, indent=1))
+        print(
+            json.dumps(
+                {"checkpoint": str(checkpoint.path), "seed": options.seed, **to_plain(results)},
+                indent=1,
+            )
+        )
     else:
         print(f"{checkpoint!r}\n")
-        print("\n\n".join(f"{name}: {PROBES[name]}\n{result.summary()}" for name, result in results.items()))
+        print(
+            "\n\n".join(
+                f"{name}: {PROBES[name]}\n{result.summary()}" for name, result in results.items()
+            )
+        )
     return 0
 
 

@@ -14,8 +14,13 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
     from tqdm import tqdm
 
     terminal = sys.stderr.isatty()
-    bar = tqdm(total=total, file=sys.stderr, leave=False, disable=not terminal,
-               bar_format="{desc:<24} |{bar:30}| {n_fmt}/{total_fmt} {elapsed}")
+    bar = tqdm(
+        total=total,
+        file=sys.stderr,
+        leave=False,
+        disable=not terminal,
+        bar_format="{desc:<24} |{bar:30}| {n_fmt}/{total_fmt} {elapsed}",
+    )
     begun = False
 
     def begin(name: str) -> None:
@@ -34,7 +39,8 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
 
 
 class LiveLine:
-    """Training as one line that renews itself on a terminal, and as a line an evaluation elsewhere."""
+    """Training as one line that renews itself on a terminal, and as a line an evaluation
+    elsewhere."""
 
     INTERVAL = 0.2
     """Seconds between renewals."""
@@ -63,7 +69,8 @@ class LiveLine:
             self.write(f"{text} {self.pace()}\n")
 
     def pace(self) -> str:
-        """Step, steps a second and time left; at the end of the line, where a narrow terminal cuts."""
+        """Step, steps a second and time left; at the end of the line, where a narrow terminal
+        cuts."""
         taken, seconds = self.step - self.first, time.monotonic() - self.begun
         if not taken:
             return f"{self.step}/{self.total}"

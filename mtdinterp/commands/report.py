@@ -14,16 +14,33 @@ FORMATS = {".html": "html", ".htm": "html", ".md": "md"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = ("examples:\n  mtdinterp report disentangled-m4-T64 -o out/report.html\n"
-                     "  mtdinterp report disentangled-m4-T64 disentangled-m4-T64-mirrored -o out/compared.html\n"
-                     "  mtdinterp report disentangled-m4-T64 --format md -o out/report.md")
-    parser.add_argument("checkpoints", nargs="+", type=not_empty, metavar="CHECKPOINT",
-                        help="a checkpoint directory, or the name of a zoo model; several are compared")
-    parser.add_argument("-o", "--out", type=_file, metavar="FILE",
-                        help="where to write it (report.html or report.md); every number goes next to it as .json")
-    parser.add_argument("--format", choices=("html", "md"),
-                        help="one self-contained page, or Markdown with a folder of figures (by the name of FILE)")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)")
+    parser.epilog = (
+        "examples:\n  mtdinterp report disentangled-m4-T64 -o out/report.html\n"
+        "  mtdinterp report disentangled-m4-T64 disentangled-m4-T64-mirrored -o out/compared.html\n"
+        "  mtdinterp report disentangled-m4-T64 --format md -o out/report.md"
+    )
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        type=not_empty,
+        metavar="CHECKPOINT",
+        help="a checkpoint directory, or the name of a zoo model; several are compared",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=_file,
+        metavar="FILE",
+        help="where to write it (report.html or report.md); every number goes next to it as .json",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("html", "md"),
+        help="one self-contained page, or Markdown with a folder of figures (by the name of FILE)",
+    )
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -35,7 +52,8 @@ def _file(text: str) -> Path:
 
 
 def _check_own(path: Path) -> None:
-    """The numbers go to a file that the user did not name: nothing but an older report's is replaced there."""
+    """The numbers go to a file that the user did not name: nothing but an older report's is
+    replaced there."""
     if not path.exists():
         return
     try:
@@ -43,7 +61,9 @@ def _check_own(path: Path) -> None:
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not {"verdict", "models"} & set(found):
-        raise ValueError(f"{path} is there and no report's: it would be replaced; choose another name")
+        raise ValueError(
+            f"{path} is there and no report's: it would be replaced; choose another name"
+        )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,10 +81,22 @@ def run(options: argparse.Namespace) -> int:
         from mtdinterp import load_checkpoint
         from mtdinterp.report import collect, judge, write_report
 
-        findings = [collect(checkpoint, options.seed, stage)
-                    for checkpoint in [load_checkpoint(name) for name in options.checkpoints]]
+        findings = [
+            collect(checkpoint, options.seed, stage)
+            for checkpoint in [load_checkpoint(name) for name in options.checkpoints]
+        ]
         stage("writing")
-        command = shlex.join(["mtdinterp", "report", *options.checkpoints, "-o", str(out), "--seed", str(options.seed)])
+        command = shlex.join(
+            [
+                "mtdinterp",
+                "report",
+                *options.checkpoints,
+                "-o",
+                str(out),
+                "--seed",
+                str(options.seed),
+            ]
+        )
         page, numbers = write_report(findings, out, command)
     for name, entry in zip(options.checkpoints, findings, strict=True):
         print(f"{name}: {judge(entry).sentences[0]}")

@@ -1,4 +1,5 @@
-"""`mtdinterp reproduce`: the paper's figures and tables made again, its claims next to what is measured."""
+"""`mtdinterp reproduce`: the paper's figures and tables made again, its claims next to what is
+measured."""
 
 import argparse
 import json
@@ -19,16 +20,31 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     width = max(map(len, FIGURES))
     listed = "\n".join(f"  {name:<{width}}  {source.summary}" for name, source in FIGURES.items())
-    parser.epilog = (f"figures:\n{listed}\n  {ALL:<{width}}  all of them, and a page that shows them\n\n"
-                     "examples:\n  mtdinterp reproduce kl-lengths\n  mtdinterp reproduce all -o out/reproduce\n"
-                     "  mtdinterp reproduce five-layers --train    # trains the models anew, by the zoo's recipes")
+    parser.epilog = (
+        f"figures:\n{listed}\n  {ALL:<{width}}  all of them, and a page that shows them\n\n"
+        "examples:\n  mtdinterp reproduce kl-lengths\n  mtdinterp reproduce all -o out/reproduce\n"
+        "  mtdinterp reproduce five-layers --train    # trains the models anew, by the zoo's "
+        "recipes"
+    )
     parser.add_argument("figures", nargs="+", metavar="FIGURE", help="which figures, see below")
-    parser.add_argument("-o", "--out", type=_directory, default=Path("out") / "reproduce", metavar="DIR",
-                        help="where pictures (.png, .pdf) and numbers (.csv) go (out/reproduce)")
-    parser.add_argument("--train", action="store_true",
-                        help="train the models now instead of taking the zoo's: half a minute to hours each; runs are "
-                             "kept in DIR/runs, and a stopped one goes on")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=_directory,
+        default=Path("out") / "reproduce",
+        metavar="DIR",
+        help="where pictures (.png, .pdf) and numbers (.csv) go (out/reproduce)",
+    )
+    parser.add_argument(
+        "--train",
+        action="store_true",
+        help="train the models now instead of taking the zoo's: half a minute to hours each; runs "
+        "are "
+        "kept in DIR/runs, and a stopped one goes on",
+    )
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"
+    )
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
@@ -54,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
         def announce(words: str) -> None:
             tqdm.write(f"  {words}", file=sys.stderr)  # above the bar, if there is one
 
-        models: Models = TrainedModels(options.out / "runs", announce) if options.train else ZooModels()
+        models: Models = (
+            TrainedModels(options.out / "runs", announce) if options.train else ZooModels()
+        )
         for name in names:
             stage(name)
             found = make(name, Context(models, options.seed))
@@ -62,7 +80,9 @@ def run(options: argparse.Namespace) -> int:
             made.append(found)
     if ALL in options.figures:
         _write_page(made, options)
-    print(json.dumps(_plain(made, options.out), indent=1) if options.json else _words(made, options))
+    print(
+        json.dumps(_plain(made, options.out), indent=1) if options.json else _words(made, options)
+    )
     return 0
 
 
@@ -70,9 +90,15 @@ def _write_page(made: list["Reproduction"], options: argparse.Namespace) -> None
     from mtdinterp.pages.page import render
     from mtdinterp.reproduce.page import compose, markdown
 
-    origin = ("Trained models were trained anew by the zoo's recipes." if options.train
-              else "Trained models are those of the zoo.")
-    flags = [*(["--train"] if options.train else []), *(["--seed", str(options.seed)] if options.seed else [])]
+    origin = (
+        "Trained models were trained anew by the zoo's recipes."
+        if options.train
+        else "Trained models are those of the zoo."
+    )
+    flags = [
+        *(["--train"] if options.train else []),
+        *(["--seed", str(options.seed)] if options.seed else []),
+    ]
     command = shlex.join(["mtdinterp", "reproduce", ALL, *flags])
     page: Path = options.out / "index.html"
     page.write_text(render(compose(made, options.out, command, origin)))
@@ -83,9 +109,16 @@ def _write_page(made: list["Reproduction"], options: argparse.Namespace) -> None
 def _plain(made: list["Reproduction"], out: Path) -> dict[str, Any]:
     from mtdinterp.results import to_plain
 
-    return {found.name: {"title": found.title, "claim": found.claim, "measured": list(found.measured),
-                         "numbers": to_plain(dict(found.numbers)), "csv": str(out / f"{found.name}.csv")}
-            for found in made}
+    return {
+        found.name: {
+            "title": found.title,
+            "claim": found.claim,
+            "measured": list(found.measured),
+            "numbers": to_plain(dict(found.numbers)),
+            "csv": str(out / f"{found.name}.csv"),
+        }
+        for found in made
+    }
 
 
 def _words(made: list["Reproduction"], options: argparse.Namespace) -> str:
@@ -101,4 +134,6 @@ def _words(made: list["Reproduction"], options: argparse.Namespace) -> str:
 
 
 def _wrapped(head: str, words: str) -> list[str]:
-    return textwrap.wrap(words, 110, initial_indent=f"  {head}", subsequent_indent=" " * (len(head) + 2))
+    return textwrap.wrap(
+        words, 110, initial_indent=f"  {head}", subsequent_indent=" " * (len(head) + 2)
+    )

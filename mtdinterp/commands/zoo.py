@@ -1,4 +1,5 @@
-"""`mtdinterp zoo`: the models that ship with the package, from their configurations and histories."""
+"""`mtdinterp zoo`: the models that ship with the package, from their configurations and
+histories."""
 
 import argparse
 import json
@@ -41,7 +42,8 @@ def entry(path: Path) -> dict[str, Any]:
         "beta": last["beta"],
         "branch": last["branch"],
         "seconds": last["seconds"],
-        "kilobytes": sum((path / name).stat().st_size for name in (CONFIG, WEIGHTS, HISTORY)) / 1000,
+        "kilobytes": sum((path / name).stat().st_size for name in (CONFIG, WEIGHTS, HISTORY))
+        / 1000,
     }
 
 
@@ -49,15 +51,33 @@ def _table(entries: list[dict[str, Any]]) -> str:
     if not entries:
         return "The zoo is empty: scripts/build_zoo fills it."
     header = ("name", "recipe", "steps", "KL", "ratio", "β", "branch", "training", "size")
-    rows = [(row["name"], row["recipe"], str(row["steps"]), f"{row['kl']:.5f}", f"{row['ratio']:.3f}",
-             f"{row['beta']:.1f}", row["branch"], _duration(row["seconds"]), f"{row['kilobytes']:.0f} kB")
-            for row in entries]
+    rows = [
+        (
+            row["name"],
+            row["recipe"],
+            str(row["steps"]),
+            f"{row['kl']:.5f}",
+            f"{row['ratio']:.3f}",
+            f"{row['beta']:.1f}",
+            row["branch"],
+            _duration(row["seconds"]),
+            f"{row['kilobytes']:.0f} kB",
+        )
+        for row in entries
+    ]
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in (header, *rows)]
-    lines += ["", "KL(truth ‖ prediction) on held-out sequences; ratio: over that of tuned one-step mirror descent.",
-              "Training: wall clock of the run that made it; the long ones had one core of a busy machine.",
-              f"Load one with mtdinterp.load_checkpoint({entries[0]['name']!r})."]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+    lines += [
+        "",
+        "KL(truth ‖ prediction) on held-out sequences; ratio: over that of tuned one-step mirror "
+        "descent.",
+        "Training: wall clock of the run that made it; the long ones had one core of a busy "
+        "machine.",
+        f"Load one with mtdinterp.load_checkpoint({entries[0]['name']!r}).",
+    ]
     return "\n".join(lines)
 
 

@@ -8,13 +8,18 @@ from mtdinterp.task import MTDTask
 
 
 def construction_with(
-    task: MTDTask, length: int, constants: TwoStepConstants | float, architecture: str = "disentangled",
+    task: MTDTask,
+    length: int,
+    constants: TwoStepConstants | float,
+    architecture: str = "disentangled",
     delta: float = 100.0,
 ) -> LensTransformer:
-    """One step for a β, in the architecture that is asked for; two steps, which only the disentangled one has, for four
-    constants."""
+    """One step for a β, in the architecture that is asked for; two steps, which only the
+    disentangled one has, for four constants."""
     if isinstance(constants, TwoStepConstants):
-        return two_step(task.transition, task.order, length, *constants, delta=two_step_delta(constants, delta))
+        return two_step(
+            task.transition, task.order, length, *constants, delta=two_step_delta(constants, delta)
+        )
     build = one_step_standard if architecture == "standard" else one_step
     return build(task.transition, task.order, length, constants, delta=delta)
 

@@ -12,16 +12,19 @@ LOG_FLOOR = float(torch.finfo(torch.float64).tiny)
 def log_transition(transition: Float64[Tensor, "vocab vocab"]) -> Float64[Tensor, "vocab vocab"]:
     """log π with its zeros floored: log 0 times a one-hot zero would be NaN.
 
-    The floor is the smallest normal number, so every positive entry keeps its own logarithm, and exp of
-    the floor vanishes next to any of them.
+    The floor is the smallest normal number, so every positive entry keeps its own logarithm, and
+    exp of the floor vanishes next to any of them.
     """
     return transition.clamp_min(LOG_FLOOR).log()
 
 
 def check_mask(delta: float, largest_score: float) -> None:
-    """A mask only hides what the largest score cannot lift: e⁻⁴⁰ is below the rounding of a double."""
+    """A mask only hides what the largest score cannot lift: e⁻⁴⁰ is below the rounding of a
+    double."""
     if largest_score + 40 > delta:
-        raise ValueError(f"delta: expected at least {largest_score + 40:.4g} to mask such scores, got {delta:g}")
+        raise ValueError(
+            f"delta: expected at least {largest_score + 40:.4g} to mask such scores, got {delta:g}"
+        )
 
 
 def check_problem(

@@ -1,8 +1,9 @@
-"""One step of mirror descent as weights of the standard transformer: the positive control for its probes.
+"""One step of mirror descent as weights of the standard transformer: the positive control for its
+probes.
 
-The additive stream is given names: token | responsibilities γ | mean_responsibilities Γ | output. Every
-score is divided by √d_head, so queries carry that factor. A constant is the sum of the token block, which
-is one-hot. Offsets are i - j.
+The additive stream is given names: token | responsibilities γ | mean_responsibilities Γ | output.
+Every score is divided by √d_head, so queries carry that factor. A constant is the sum of the token
+block, which is one-hot. Offsets are i - j.
 """
 
 import torch
@@ -23,7 +24,8 @@ def one_step_standard(
 ) -> StandardTransformer:
     """Three layers, one head: at the last position the output is Σ_g softmax(β·Γ)_g·π[y_{T-g}].
 
-    `d_model` is 32, or 2·vocab + 2·order where that is more; heads are 8 wide, or as wide as they must be.
+    `d_model` is 32, or 2·vocab + 2·order where that is more; heads are 8 wide, or as wide as they
+    must be.
     """
     matrix, order, length, delta = check_problem(transition, order, length, delta)
     beta = check_number("beta", beta)
@@ -33,12 +35,23 @@ def one_step_standard(
     if d_model < needed:
         raise ValueError(f"d_model: expected at least 2·vocab + 2·order = {needed}, got {d_model}")
     d_head = max(8, vocab_size + 1, order + 1)
-    blocks = [("token", vocab_size), ("responsibilities", order), ("mean_responsibilities", order),
-              ("output", vocab_size)]
+    blocks = [
+        ("token", vocab_size),
+        ("responsibilities", order),
+        ("mean_responsibilities", order),
+        ("output", vocab_size),
+    ]
     if d_model > needed:
         blocks.append(("unused", d_model - needed))
-    config = StandardConfig(vocab_size=vocab_size, length=length, n_layers=3, d_model=d_model, d_head=d_head,
-                            blocks=tuple(blocks), exact_length=True)
+    config = StandardConfig(
+        vocab_size=vocab_size,
+        length=length,
+        n_layers=3,
+        d_model=d_model,
+        d_head=d_head,
+        blocks=tuple(blocks),
+        exact_length=True,
+    )
     model = StandardTransformer(config).double()
     token, gamma, mean, output = (model.stream[name] for name, _ in blocks[:4])
     scale = d_head**0.5
@@ -49,8 +62,9 @@ def one_step_standard(
         model.W_E[:, token] = tokens
         first, second, third = model.attention
 
-        # Layer 1: the query holds log π[·, y_i] and, after it, a constant; the key is the token; the key
-        # table is ±δ on the constant: attention is γ. The value table writes it by lag, O to its block.
+        # Layer 1: the query holds log π[·, y_i] and, after it, a constant; the key is the token;
+        # the key table is ±δ on the constant: attention is γ. The value table writes it by lag, O
+        # to its block.
         first.W_Q[0, token, :vocab_size] = scale * log_transition(matrix).T
         first.W_Q[0, token, vocab_size] = scale
         first.W_K[0, token, :vocab_size] = tokens
@@ -59,15 +73,16 @@ def one_step_standard(
         first.R_V[0, 1 : order + 1, :order] = lags
         first.W_O[0, :order, gamma] = lags
 
-        # Layer 2: a constant query, -δ on offsets above T-1-m: uniform over positions m..T-1, γ averages
-        # to Γ.
+        # Layer 2: a constant query, -δ on offsets above T-1-m: uniform over positions m..T-1, γ
+        # averages to Γ.
         second.W_Q[0, token, 0] = scale
         second.R_K[0, length - order :, 0] = -delta
         second.W_V[0, gamma, :order] = lags
         second.W_O[0, :order, mean] = lags
 
         # Layer 3: the query holds β·Γ and a constant; the key table is e_g at offset g-1 and ±δ:
-        # attention is softmax(β·Γ) over the lags of the next token, whose tokens it copies to the output.
+        # attention is softmax(β·Γ) over the lags of the next token, whose tokens it copies to the
+        # output.
         third.W_Q[0, mean, :order] = scale * beta * lags
         third.W_Q[0, token, order] = scale
         third.R_K[0, :order, :order] = lags

@@ -14,7 +14,11 @@ from mtdinterp.estimators.likelihood import (
     responsibilities,
     uniform_weights,
 )
-from mtdinterp.estimators.mirror import beta_from_learning_rate, learning_rate_from_beta, mirror_descent
+from mtdinterp.estimators.mirror import (
+    beta_from_learning_rate,
+    learning_rate_from_beta,
+    mirror_descent,
+)
 from mtdinterp.estimators.reweighted import TwoStepConstants, reweighted_two_step
 from mtdinterp.estimators.tuning import TunedRate, tune_learning_rate
 from mtdinterp.task import predict_next

@@ -1,10 +1,11 @@
 """The exact posterior mean of the mixture weights (paper, eq. bayes_optimal_predictor_main).
 
-The paper calls it intractable. For a fixed number of lags it is not: the likelihood is a polynomial in the
-weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes a dimension
-integrates it exactly, and far fewer are enough for any tolerance above rounding. The number of nodes is
-raised until an error estimate meets the tolerance, sequence by sequence. Evaluating the likelihood at every
-node is the whole cost; there are two implementations of that, compiled and in torch.
+The paper calls it intractable. For a fixed number of lags it is not: the likelihood is a polynomial
+in the weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes a
+dimension integrates it exactly, and far fewer are enough for any tolerance above rounding. The
+number of nodes is raised until an error estimate meets the tolerance, sequence by sequence.
+Evaluating the likelihood at every node is the whole cost; there are two implementations of that,
+compiled and in torch.
 """
 
 import math
@@ -23,11 +24,12 @@ from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
 from mtdinterp.native import kernels, use_kernels
 
 STEPS_PER_LOGARITHM = 64
-"""Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it lies
-between the smallest weight at a node and the number of lags, and 64 of them stay in range."""
+"""Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it
+lies between the smallest weight at a node and the number of lags, and 64 of them stay in range."""
 
 BLOCK_ROWS, BLOCK_NODES = 512, 256
-"""The matrix product is cut into blocks of this size, which stay in the cache until they are reduced."""
+"""The matrix product is cut into blocks of this size, which stay in the cache until they are
+reduced."""
 
 VALUES_AT_ONCE = 1 << 22
 """Likelihood values (sequences times nodes) held in memory together."""
@@ -49,7 +51,8 @@ def exact_posterior_mean(
 ) -> Float64[Tensor, "batch lag"]:
     """E[weights | tokens] under a Dirichlet prior, each entry to `tolerance` (1e-12 at the least).
 
-    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all, and says how many.
+    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all, and
+    says how many.
     """
     tolerance = check_number("tolerance", tolerance, minimum=1e-12)
     max_nodes = check_count("max_nodes", max_nodes)
@@ -61,13 +64,17 @@ def exact_posterior_mean(
 class _PosteriorMean:
     """Posterior means of one batch under rules of growing size."""
 
-    def __init__(self, likelihoods: Float64[Tensor, "batch step lag"], alpha: tuple[float, ...]) -> None:
+    def __init__(
+        self, likelihoods: Float64[Tensor, "batch step lag"], alpha: tuple[float, ...]
+    ) -> None:
         self.alpha = alpha
         self.order = len(alpha)
         self.batch_size, self.steps, _ = likelihoods.shape
         # Every factor Σ_g w_g c[t, g] is scaled to 1 at uniform weights: a constant a sequence.
         scaled = likelihoods / likelihoods.mean(-1, keepdim=True)
-        self.likelihood: _Likelihood = _CompiledLikelihood(scaled) if use_kernels() else _GroupedLikelihood(scaled)
+        self.likelihood: _Likelihood = (
+            _CompiledLikelihood(scaled) if use_kernels() else _GroupedLikelihood(scaled)
+        )
 
     @property
     def exact_nodes(self) -> int:
@@ -83,11 +90,16 @@ class _PosteriorMean:
         error = torch.full((self.batch_size,), math.inf)
         while len(active):
             if nodes ** (self.order - 1) > max_nodes:
-                reached = f" (error estimate so far {error.max():.1g})" if error.max() < math.inf else ""
+                reached = (
+                    f" (error estimate so far {error.max():.1g})" if error.max() < math.inf else ""
+                )
                 raise ValueError(
-                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need max_nodes of at least "
+                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need "
+                    "max_nodes of at least "
                     f"{nodes ** (self.order - 1):,} for tolerance {tolerance:g}{reached}, and "
-                    f"{self.exact_nodes ** (self.order - 1):,} is enough for any; max_nodes is {max_nodes:,}")
+                    f"{self.exact_nodes ** (self.order - 1):,} is enough for any; max_nodes is "
+                    f"{max_nodes:,}"
+                )
             estimates.append(self.with_rule(simplex_rule(self.alpha, nodes), active))
             result[active] = estimates[-1]
             if nodes == self.exact_nodes:
@@ -99,10 +111,13 @@ class _PosteriorMean:
             nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)
         return result
 
-    def with_rule(self, rule: SimplexRule, rows: Int64[Tensor, " row"]) -> Float64[Tensor, "row lag"]:
+    def with_rule(
+        self, rule: SimplexRule, rows: Int64[Tensor, " row"]
+    ) -> Float64[Tensor, "row lag"]:
         """The posterior means of some sequences with one rule: weights and points, no more."""
         parts = [
-            (self.likelihood.at_points(rule.points, some) + rule.log_weights).softmax(-1) @ rule.points
+            (self.likelihood.at_points(rule.points, some) + rule.log_weights).softmax(-1)
+            @ rule.points
             for some in rows.split(max(1, VALUES_AT_ONCE // len(rule.points)))
         ]
         return torch.cat(parts)
@@ -127,15 +142,17 @@ class _CompiledLikelihood:
     ) -> Float64[Tensor, "row node"]:
         padding = -len(points) % kernels.NODES
         by_lag = np.pad(points.numpy().T, ((0, 0), (0, padding)), mode="edge")
-        values = kernels.log_likelihood_at_nodes(self.scaled[rows.numpy()], by_lag, STEPS_PER_LOGARITHM)
+        values = kernels.log_likelihood_at_nodes(
+            self.scaled[rows.numpy()], by_lag, STEPS_PER_LOGARITHM
+        )
         return torch.from_numpy(values)[:, : len(points)]
 
 
 class _GroupedLikelihood:
     """The same in torch: consecutive factors multiplied out symbolically, two or three at a time.
 
-    The work becomes one matrix product between the monomials at the points and the coefficients of the
-    sequences, and a few multiplications.
+    The work becomes one matrix product between the monomials at the points and the coefficients of
+    the sequences, and a few multiplications.
     """
 
     def __init__(self, scaled: Float64[Tensor, "batch step lag"]) -> None:
@@ -146,10 +163,12 @@ class _GroupedLikelihood:
         self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
     ) -> Float64[Tensor, "row node"]:
         monomials = _monomials(points, self.degree)
-        return torch.cat([
-            self._at_monomials(monomials, some)
-            for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1]))
-        ])
+        return torch.cat(
+            [
+                self._at_monomials(monomials, some)
+                for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1]))
+            ]
+        )
 
     def _at_monomials(
         self, monomials: Float64[Tensor, "monomial node"], rows: Int64[Tensor, " row"]
@@ -171,12 +190,12 @@ class _GroupedLikelihood:
 def _error_estimate(estimates: list[Float64[Tensor, "row lag"]]) -> Float64[Tensor, " row"]:
     """The error of the last of three estimates, from the two differences between them.
 
-    Gauss rules converge faster than geometrically in the number of nodes, so the next difference would be
-    below last·rate. Two differences can also be small by accident; so only the square root of the rate is
-    counted on, no difference is taken to be below `LEAST_RATE` of the one before it, and the result is
-    multiplied by `SAFETY`. On some 60,000 sequences (2 to 4 lags, concentrations 0.1 to 3) the true error was
-    at most 0.06 of the tolerance; this rule was chosen among several on those same sequences, and the bolder
-    ones missed the tolerance there, by up to 76 times.
+    Gauss rules converge faster than geometrically in the number of nodes, so the next difference
+    would be below last·rate. Two differences can also be small by accident; so only the square root
+    of the rate is counted on, no difference is taken to be below `LEAST_RATE` of the one before it,
+    and the result is multiplied by `SAFETY`. On some 60,000 sequences (2 to 4 lags, concentrations
+    0.1 to 3) the true error was at most 0.06 of the tolerance; this rule was chosen among several
+    on those same sequences, and the bolder ones missed the tolerance there, by up to 76 times.
     """
     if len(estimates) < 3:
         return torch.full((len(estimates[-1]),), math.inf, dtype=torch.float64)
@@ -187,7 +206,8 @@ def _error_estimate(estimates: list[Float64[Tensor, "row lag"]]) -> Float64[Tens
 
 
 def _product_over_first(values: Float64[Tensor, "group row node"]) -> Float64[Tensor, "row node"]:
-    """The product over the leading axis by halves, in place: each multiplication is one long sweep."""
+    """The product over the leading axis by halves, in place: each multiplication is one long
+    sweep."""
     while len(values) > 1:
         half = (len(values) + 1) // 2
         values[: len(values) - half].mul_(values[half:])
@@ -201,7 +221,9 @@ def _exponents(order: int, degree: int) -> tuple[tuple[int, ...], ...]:
     return tuple(combinations_with_replacement(range(order), degree))
 
 
-def _monomials(points: Float64[Tensor, "node lag"], degree: int) -> Float64[Tensor, "monomial node"]:
+def _monomials(
+    points: Float64[Tensor, "node lag"], degree: int
+) -> Float64[Tensor, "monomial node"]:
     columns = [points[:, list(factors)].prod(-1) for factors in _exponents(points.shape[1], degree)]
     return torch.stack(columns)
 
@@ -209,7 +231,8 @@ def _monomials(points: Float64[Tensor, "node lag"], degree: int) -> Float64[Tens
 def _grouped_coefficients(
     scaled: Float64[Tensor, "batch step lag"], degree: int
 ) -> Float64[Tensor, "chunk group batch monomial"]:
-    """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they share.
+    """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they
+    share.
 
     Steps are padded with the factor Σ_g w_g·1, which is 1 on the simplex.
     """

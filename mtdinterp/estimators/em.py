@@ -1,8 +1,10 @@
-"""Expectation-maximisation: w ← the mean responsibility at w; its limit is the maximum-likelihood weights.
+"""Expectation-maximisation: w ← the mean responsibility at w; its limit is the maximum-likelihood
+weights.
 
-EM converges linearly, and slowly where two lags explain a sequence almost equally well. A cycle is therefore
-two updates, a leap along their common direction (squared extrapolation, Varadhan and Roland 2008) and an
-update from there, kept only where the likelihood does not fall: the ascent stays monotone.
+EM converges linearly, and slowly where two lags explain a sequence almost equally well. A cycle is
+therefore two updates, a leap along their common direction (squared extrapolation, Varadhan and
+Roland 2008) and an update from there, kept only where the likelihood does not fall: the ascent
+stays monotone.
 """
 
 import torch
@@ -36,8 +38,8 @@ def expectation_maximization(
 ) -> Float64[Tensor, "batch lag"]:
     """Maximum-likelihood weights from uniform ones, or the plain EM iterate after `steps` updates.
 
-    Without `steps` it runs until every sequence meets the optimality conditions of the concave problem
-    to `tolerance`: the mean gradient is 1 on the lags in use and at most 1 on the others.
+    Without `steps` it runs until every sequence meets the optimality conditions of the concave
+    problem to `tolerance`: the mean gradient is 1 on the lags in use and at most 1 on the others.
     """
     likelihoods = lag_likelihoods(transition, tokens, order)
     weights = uniform_for(likelihoods)
@@ -54,8 +56,10 @@ def expectation_maximization(
         active, gap = active[gap > tolerance], gap[gap > tolerance]
         if not len(active):
             return weights
-    raise RuntimeError(f"expectation_maximization: {len(active)} of {len(weights)} sequences did not reach "
-                       f"tolerance {tolerance:g} in {max_cycles} cycles (worst gap {gap.max():.2g})")
+    raise RuntimeError(
+        f"expectation_maximization: {len(active)} of {len(weights)} sequences did not reach "
+        f"tolerance {tolerance:g} in {max_cycles} cycles (worst gap {gap.max():.2g})"
+    )
 
 
 def optimality_gap(
@@ -63,8 +67,9 @@ def optimality_gap(
 ) -> Float64[Tensor, " batch"]:
     """How far w is from satisfying the optimality conditions of max ℓ(w) over the simplex.
 
-    With v = ∇ℓ(w)/steps the optimum has v ≤ 1 with equality where w > 0. The gap adds what v exceeds 1 by
-    to the fixed-point residual |w·(v - 1)|, which also catches a lag that is leaving but not yet gone.
+    With v = ∇ℓ(w)/steps the optimum has v ≤ 1 with equality where w > 0. The gap adds what v
+    exceeds 1 by to the fixed-point residual |w·(v - 1)|, which also catches a lag that is leaving
+    but not yet gone.
     """
     slack = gradient_at(likelihoods, weights) / likelihoods.shape[1] - 1
     return torch.maximum(slack.clamp_min(0).amax(-1), (weights * slack).abs().amax(-1))

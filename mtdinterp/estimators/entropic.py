@@ -1,7 +1,8 @@
 """Entropy-regularised maximum likelihood: max ℓ(w) + s·H(w), and its path over s.
 
-Early-stopped mirror descent follows this path from large s (uniform) to s = 0 (the MLE). The paper's text
-writes the opposite sign, which rewards vertices; s < 0 is allowed so that the difference can be measured.
+Early-stopped mirror descent follows this path from large s (uniform) to s = 0 (the MLE). The
+paper's text writes the opposite sign, which rewards vertices; s < 0 is allowed so that the
+difference can be measured.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.estimators.em import expectation_maximization
-from mtdinterp.estimators.likelihood import gradient_at, lag_likelihoods, log_likelihood_at, uniform_for
+from mtdinterp.estimators.likelihood import (
+    gradient_at,
+    lag_likelihoods,
+    log_likelihood_at,
+    uniform_for,
+)
 
 
 def entropic_map(
@@ -22,9 +28,11 @@ def entropic_map(
     strength: float,
     tolerance: float = 1e-9,
 ) -> Float64[Tensor, "batch lag"]:
-    """Weights maximising ℓ(w) + strength·H(w); for strength < 0 the stationary point reached from uniform.
+    """Weights maximising ℓ(w) + strength·H(w); for strength < 0 the stationary point reached from
+    uniform.
 
-    `tolerance` bounds |w·(gradient - its mean)| relative to the size of its terms, steps + |strength|.
+    `tolerance` bounds |w·(gradient - its mean)| relative to the size of its terms, steps +
+    |strength|.
     """
     strength = check_number("strength", strength)
     tolerance = check_number("tolerance", tolerance, minimum=0, exclusive=True)
@@ -53,10 +61,11 @@ def _newton(
     tolerance: float,
     max_steps: int = 200,
 ) -> Float64[Tensor, "batch lag"]:
-    """Damped Newton for s > 0, where the objective is strictly concave and its maximum inside the simplex.
+    """Damped Newton for s > 0, where the objective is strictly concave and its maximum inside the
+    simplex.
 
-    The step is taken in the logits, scaled by √w: the Hessian becomes √w·(Σ_t c cᵀ/(w·c)²)·√w + s·I, which no
-    vanishing weight can make singular.
+    The step is taken in the logits, scaled by √w: the Hessian becomes √w·(Σ_t c cᵀ/(w·c)²)·√w +
+    s·I, which no vanishing weight can make singular.
     """
     logits = weights.log()
     value = _objective(likelihoods, logits, strength)
@@ -68,14 +77,24 @@ def _newton(
         if (residual <= tolerance).all():
             return current
         root = current.sqrt().clamp_min(1e-150)
-        scaled = likelihoods * root[:, None, :] / torch.einsum("btg,bg->bt", likelihoods, current)[..., None]
+        scaled = (
+            likelihoods
+            * root[:, None, :]
+            / torch.einsum("btg,bg->bt", likelihoods, current)[..., None]
+        )
         curvature = torch.einsum("btg,bth->bgh", scaled, scaled)
         curvature = curvature + strength * torch.eye(curvature.shape[-1], dtype=torch.float64)
-        free, normal = torch.linalg.solve(curvature, torch.stack([root * gradient, root], -1)).unbind(-1)
+        free, normal = torch.linalg.solve(
+            curvature, torch.stack([root * gradient, root], -1)
+        ).unbind(-1)
         along = (root * free).sum(-1, keepdim=True) / (root * normal).sum(-1, keepdim=True)
-        logits, value = _backtrack(likelihoods, logits, (free - along * normal) / root, value, strength)
-    raise RuntimeError(f"entropic_map: {int((residual > tolerance).sum())} sequences did not reach tolerance "
-                       f"{tolerance:g} at strength {strength:g} in {max_steps} steps")
+        logits, value = _backtrack(
+            likelihoods, logits, (free - along * normal) / root, value, strength
+        )
+    raise RuntimeError(
+        f"entropic_map: {int((residual > tolerance).sum())} sequences did not reach tolerance "
+        f"{tolerance:g} at strength {strength:g} in {max_steps} steps"
+    )
 
 
 def _backtrack(
@@ -85,7 +104,8 @@ def _backtrack(
     value: Float64[Tensor, " batch"],
     strength: float,
 ) -> tuple[Float64[Tensor, "batch lag"], Float64[Tensor, " batch"]]:
-    """The longest of the steps 1, 1/2, 1/4, … after which no objective has fallen by more than rounding."""
+    """The longest of the steps 1, 1/2, 1/4, … after which no objective has fallen by more than
+    rounding."""
     stride = torch.ones(len(logits), 1, dtype=torch.float64)
     floor = value - 1e-13 * (1 + value.abs())
     for _ in range(60):
@@ -107,7 +127,9 @@ def _ascend(
 ) -> Float64[Tensor, "batch lag"]:
     """Mirror ascent with one step size a sequence: halved where the objective falls, else grown."""
     logits = weights.log()
-    rate = torch.full((len(weights), 1), 1 / (likelihoods.shape[1] + abs(strength)), dtype=torch.float64)
+    rate = torch.full(
+        (len(weights), 1), 1 / (likelihoods.shape[1] + abs(strength)), dtype=torch.float64
+    )
     value = _objective(likelihoods, logits, strength)
     active = torch.arange(len(weights))
     for _ in range(max_steps):
@@ -127,12 +149,16 @@ def _ascend(
         rate[active] = rate[active] * torch.where(accepted, 1.3, 0.4)
         residual = (current * direction).abs().amax(-1) / (likelihoods.shape[1] - strength)
         active = active[residual > tolerance]
-    raise RuntimeError(f"entropic_map: {len(active)} sequences did not reach tolerance {tolerance:g} "
-                       f"at strength {strength:g} in {max_steps} steps")
+    raise RuntimeError(
+        f"entropic_map: {len(active)} sequences did not reach tolerance {tolerance:g} "
+        f"at strength {strength:g} in {max_steps} steps"
+    )
 
 
 def _objective(
-    likelihoods: Float64[Tensor, "batch step lag"], logits: Float64[Tensor, "batch lag"], strength: float
+    likelihoods: Float64[Tensor, "batch step lag"],
+    logits: Float64[Tensor, "batch lag"],
+    strength: float,
 ) -> Float64[Tensor, " batch"]:
     weights = logits.softmax(-1)
     entropy = -(weights * logits.log_softmax(-1)).sum(-1)

@@ -1,7 +1,8 @@
 """Gibbs sampling of the posterior over weights: the paper's stand-in for the exact posterior mean.
 
-Alternates lags given weights (categorical) and weights given lag counts (Dirichlet), vectorised over the
-batch. The exact posterior mean is in `bayes`; this one is kept to reproduce the paper and as a check.
+Alternates lags given weights (categorical) and weights given lag counts (Dirichlet), vectorised
+over the batch. The exact posterior mean is in `bayes`; this one is kept to reproduce the paper and
+as a check.
 """
 
 from typing import Literal, overload
@@ -17,14 +18,28 @@ from mtdinterp.estimators.likelihood import lag_likelihoods
 
 @overload
 def gibbs_posterior_mean(
-    transition: ArrayLike, tokens: ArrayLike, order: int, *, concentration: ArrayLike | float = ...,
-    samples: int = ..., burn_in: int = ..., seed: int = ..., rao_blackwell: bool = ...,
+    transition: ArrayLike,
+    tokens: ArrayLike,
+    order: int,
+    *,
+    concentration: ArrayLike | float = ...,
+    samples: int = ...,
+    burn_in: int = ...,
+    seed: int = ...,
+    rao_blackwell: bool = ...,
     return_stderr: Literal[False] = ...,
 ) -> Tensor: ...
 @overload
 def gibbs_posterior_mean(
-    transition: ArrayLike, tokens: ArrayLike, order: int, *, concentration: ArrayLike | float = ...,
-    samples: int = ..., burn_in: int = ..., seed: int = ..., rao_blackwell: bool = ...,
+    transition: ArrayLike,
+    tokens: ArrayLike,
+    order: int,
+    *,
+    concentration: ArrayLike | float = ...,
+    samples: int = ...,
+    burn_in: int = ...,
+    seed: int = ...,
+    rao_blackwell: bool = ...,
     return_stderr: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 def gibbs_posterior_mean(
@@ -38,11 +53,13 @@ def gibbs_posterior_mean(
     seed: int = 0,
     rao_blackwell: bool = False,
     return_stderr: bool = False,
-) -> Float64[Tensor, "batch lag"] | tuple[Float64[Tensor, "batch lag"], Float64[Tensor, "batch lag"]]:
+) -> (
+    Float64[Tensor, "batch lag"] | tuple[Float64[Tensor, "batch lag"], Float64[Tensor, "batch lag"]]
+):
     """Monte-Carlo posterior mean of the weights, with its standard error on request.
 
-    `rao_blackwell` averages the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn weights:
-    the same expectation with less noise.
+    `rao_blackwell` averages the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn
+    weights: the same expectation with less noise.
     """
     likelihoods = lag_likelihoods(transition, tokens, order)
     alpha = as_concentration(concentration, order)
@@ -89,11 +106,14 @@ def _run_chain(
     return chain
 
 
-def chain_stderr(chain: Float64[np.ndarray, "sample batch lag"]) -> Float64[np.ndarray, "batch lag"]:
-    """Standard error of a chain's mean from its own autocorrelation (Geyer's initial monotone sequence).
+def chain_stderr(
+    chain: Float64[np.ndarray, "sample batch lag"],
+) -> Float64[np.ndarray, "batch lag"]:
+    """Standard error of a chain's mean from its own autocorrelation (Geyer's initial monotone
+    sequence).
 
-    Sums of autocovariances at neighbouring lags 2k, 2k+1 are positive and falling for a reversible chain;
-    the sum is cut where noise makes one negative, and never allowed to rise again.
+    Sums of autocovariances at neighbouring lags 2k, 2k+1 are positive and falling for a reversible
+    chain; the sum is cut where noise makes one negative, and never allowed to rise again.
     """
     samples = len(chain)
     centred = chain - chain.mean(0)

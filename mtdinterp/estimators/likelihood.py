@@ -11,24 +11,29 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, as_distribution, as_tokens, as_transition, check_order
 
 SMALLEST_WEIGHT = 1e-300
-"""A weight that underflowed still explains a token that no other lag can: keep the division finite."""
+"""A weight that underflowed still explains a token that no other lag can: keep the division finite.
+"""
 
 
 def lag_likelihoods(
     transition: ArrayLike, tokens: ArrayLike, order: int
 ) -> Float64[Tensor, "batch step lag"]:
-    """c[t, g], the probability of the token at t if lag g produced it; step 0 is position `order`."""
+    """c[t, g], the probability of the token at t if lag g produced it; step 0 is position
+    `order`."""
     matrix = as_transition(transition)
     sequence = as_tokens(tokens, matrix.shape[0])
     order = check_order(order, sequence.shape[1])
-    # Window t holds the `order` tokens before position t, oldest first: reversed, index g-1 is lag g.
+    # Window t holds the `order` tokens before position t, oldest first: reversed, index g-1 is lag
+    # g.
     sources = sequence[:, :-1].unfold(1, order, 1).flip(-1)
     likelihoods = matrix[sources, sequence[:, order:, None]]
     impossible = (likelihoods.sum(-1) == 0).nonzero()
     if len(impossible):
         row, step = impossible[0].tolist()
-        raise ValueError(f"tokens: sequence {row} is impossible under this transition matrix: no lag of "
-                         f"1..{order} can produce its token at position {order + step}")
+        raise ValueError(
+            f"tokens: sequence {row} is impossible under this transition matrix: no lag of "
+            f"1..{order} can produce its token at position {order + step}"
+        )
     return likelihoods
 
 
@@ -61,7 +66,9 @@ def gradient_at(
     return torch.einsum("btg,bt->bg", likelihoods, 1 / mixed)
 
 
-def uniform_weights(transition: ArrayLike, tokens: ArrayLike, order: int) -> Float64[Tensor, "batch lag"]:
+def uniform_weights(
+    transition: ArrayLike, tokens: ArrayLike, order: int
+) -> Float64[Tensor, "batch lag"]:
     """The estimate before any evidence: 1/order for every lag."""
     sequence = as_tokens(tokens, as_transition(transition).shape[0])
     if check_order(order) > sequence.shape[1]:
@@ -91,5 +98,7 @@ def log_likelihood(
     mixture = as_distribution("weights", weights)
     likelihoods = lag_likelihoods(transition, tokens, mixture.shape[-1])
     if mixture.shape != (len(likelihoods), likelihoods.shape[-1]):
-        raise ValueError(f"weights: expected shape [{len(likelihoods)}, lag], got {tuple(mixture.shape)}")
+        raise ValueError(
+            f"weights: expected shape [{len(likelihoods)}, lag], got {tuple(mixture.shape)}"
+        )
     return log_likelihood_at(likelihoods, mixture)

@@ -36,7 +36,8 @@ def mirror_descent(
 def descend(
     likelihoods: Float64[Tensor, "batch step lag"], learning_rate: float, steps: int
 ) -> Float64[Tensor, "batch lag"]:
-    """Mirror descent from the likelihoods, for callers that try many learning rates on one batch."""
+    """Mirror descent from the likelihoods, for callers that try many learning rates on one
+    batch."""
     batch_size, _, order = likelihoods.shape
     # Weights live as logits: a product of exponentials would overflow, a sum does not.
     logits = torch.zeros(batch_size, order, dtype=torch.float64)

@@ -1,8 +1,9 @@
 """Gauss quadrature on the probability simplex against a Dirichlet density.
 
 Break the stick: w_1 = b_1, w_2 = (1-b_1)·b_2, …; under Dirichlet(α) the b_j are independent
-Beta(α_j, α_{j+1} + … + α_m). A product of one-dimensional Gauss-Jacobi rules in the b_j (the conical
-product rule) integrates every polynomial in w of degree up to 2n-1 exactly with n nodes a dimension.
+Beta(α_j, α_{j+1} + … + α_m). A product of one-dimensional Gauss-Jacobi rules in the b_j (the
+conical product rule) integrates every polynomial in w of degree up to 2n-1 exactly with n nodes a
+dimension.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,10 @@ def _product_rule(concentration: tuple[float, ...], nodes: int) -> SimplexRule:
         rest = sum(concentration[lag + 1 :])
         x, weight = (torch.from_numpy(part) for part in gauss_jacobi(nodes, rest - 1, alpha - 1))
         if not torch.isfinite(weight).all() or (weight <= 0).any():
-            raise ValueError(f"concentration: no Gauss rule with {nodes} nodes in double precision for {concentration}")
+            raise ValueError(
+                f"concentration: no Gauss rule with {nodes} nodes in double precision for "
+                f"{concentration}"
+            )
         share = (remaining[:, None] * (1 + x) / 2).reshape(-1, 1)
         points = torch.cat([points.repeat_interleave(nodes, 0), share], dim=1)
         remaining = (remaining[:, None] * (1 - x) / 2).reshape(-1)
@@ -49,16 +53,21 @@ def _product_rule(concentration: tuple[float, ...], nodes: int) -> SimplexRule:
 _small_rule = lru_cache(maxsize=64)(_product_rule)
 
 
-def gauss_jacobi(nodes: int, a: float, b: float) -> tuple[Float64[np.ndarray, " node"], Float64[np.ndarray, " node"]]:
+def gauss_jacobi(
+    nodes: int, a: float, b: float
+) -> tuple[Float64[np.ndarray, " node"], Float64[np.ndarray, " node"]]:
     """Nodes and weights against (1-x)^a (1+x)^b on [-1, 1], normalised to total mass one.
 
-    Nodes are the eigenvalues of the Jacobi matrix of the three-term recurrence. Weights are Christoffel
-    numbers, 1/Σ_k p_k(x)² over the orthonormal polynomials: a sum of positive terms, and so accurate for
-    exponents and sizes where the weights from eigenvectors or from library routines are not.
+    Nodes are the eigenvalues of the Jacobi matrix of the three-term recurrence. Weights are
+    Christoffel numbers, 1/Σ_k p_k(x)² over the orthonormal polynomials: a sum of positive terms,
+    and so accurate for exponents and sizes where the weights from eigenvectors or from library
+    routines are not.
     """
     k = np.arange(1, nodes, dtype=np.float64)
     s = 2 * k + a + b
-    with np.errstate(invalid="ignore", divide="ignore"):  # k = 1 is 0/0 where a + b = -1, and is replaced
+    with np.errstate(
+        invalid="ignore", divide="ignore"
+    ):  # k = 1 is 0/0 where a + b = -1, and is replaced
         centre = np.concatenate([[(b - a) / (a + b + 2)], (b * b - a * a) / (s * (s + 2))])
         coupling = 4 * k * (k + a) * (k + b) * (k + a + b) / (s * s * (s * s - 1))
     if nodes == 1:

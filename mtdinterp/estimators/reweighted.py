@@ -1,8 +1,9 @@
-"""The estimator of the two-step construction: a second mirror-descent step by re-weighted averaging.
+"""The estimator of the two-step construction: a second mirror-descent step by re-weighted
+averaging.
 
-The second gradient is Σ_t γ_t / (w¹·γ_t), with w¹ the one-step estimate: the responsibilities again, each
-divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) stands for 1/x up to scale:
-Γ² = Σ_t softmax_t(-a·w¹·γ_t)·γ_t, and the estimate is softmax(c₁·Γ + c₂·Γ²).
+The second gradient is Σ_t γ_t / (w¹·γ_t), with w¹ the one-step estimate: the responsibilities
+again, each divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) stands for
+1/x up to scale: Γ² = Σ_t softmax_t(-a·w¹·γ_t)·γ_t, and the estimate is softmax(c₁·Γ + c₂·Γ²).
 """
 
 from typing import NamedTuple
@@ -16,7 +17,8 @@ from mtdinterp.estimators.likelihood import responsibilities
 
 
 class TwoStepConstants(NamedTuple):
-    """β₁, a, c₁ and c₂ of the two-step construction, in the order `construction.two_step` takes them."""
+    """β₁, a, c₁ and c₂ of the two-step construction, in the order `construction.two_step` takes
+    them."""
 
     beta_first: float
     sharpness: float

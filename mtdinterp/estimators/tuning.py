@@ -1,7 +1,8 @@
 """Choose the learning rate of mirror descent for a task and a length: a wide grid, then refinement.
 
 What "best" means is an argument, because the paper says both: the text tunes against the truth, its
-appendix against the posterior mean. An optimum on the edge of the grid is an error, never an answer.
+appendix against the posterior mean. An optimum on the edge of the grid is an error, never an
+answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +47,11 @@ def tune_learning_rate(
     """The learning rate of `steps`-step mirror descent that minimises the mean KL to the target."""
     check_order(task.order, length)
     data = task.sample(check_count("n_sequences", n_sequences), length, seed)
-    rates = grid if grid is not None else [learning_rate_from_beta(b, task.order, length) for b in BETA_GRID]
+    rates = (
+        grid
+        if grid is not None
+        else [learning_rate_from_beta(b, task.order, length) for b in BETA_GRID]
+    )
     objective = _objective(task, data, check_count("steps", steps), target)
     best, kl = minimise_on_grid(objective, rates, "learning_rate")
     return TunedRate(best, beta_from_learning_rate(best, task.order, length), kl, steps, target)
@@ -66,18 +71,24 @@ def _objective(task: MTDTask, data: Sample, steps: int, target: str) -> Callable
 
     def mean_kl(learning_rate: float) -> float:
         weights = descend(likelihoods, learning_rate, steps)
-        return kl_divergence(wanted, predict_next(task.transition, data.tokens, weights)).mean().item()
+        return (
+            kl_divergence(wanted, predict_next(task.transition, data.tokens, weights)).mean().item()
+        )
 
     return mean_kl
 
 
 def minimise_on_grid(
-    objective: Callable[[float], float], grid: Sequence[float], name: str, relative_tolerance: float = 1e-4,
+    objective: Callable[[float], float],
+    grid: Sequence[float],
+    name: str,
+    relative_tolerance: float = 1e-4,
     edges: bool = False,
 ) -> tuple[float, float]:
     """The minimiser of a function of one positive number: best of the grid, then golden section.
 
-    With `edges` an optimum at an end of the grid is an answer: for fits to models that may be far from everything.
+    With `edges` an optimum at an end of the grid is an answer: for fits to models that may be far
+    from everything.
     """
     points = sorted(check_number(name, value, minimum=0, exclusive=True) for value in grid)
     if len(points) < 3:
@@ -87,10 +98,14 @@ def minimise_on_grid(
     if edges and best in (0, len(points) - 1):
         return points[best], values[best]
     if min(values) == max(values):
-        raise ValueError(f"{name}: the objective does not depend on it, so there is nothing to tune")
+        raise ValueError(
+            f"{name}: the objective does not depend on it, so there is nothing to tune"
+        )
     if best in (0, len(points) - 1):
-        raise ValueError(f"{name}: the optimum {points[best]:.4g} lies on the edge of the grid "
-                         f"[{points[0]:.4g}, {points[-1]:.4g}]; search a wider one")
+        raise ValueError(
+            f"{name}: the optimum {points[best]:.4g} lies on the edge of the grid "
+            f"[{points[0]:.4g}, {points[-1]:.4g}]; search a wider one"
+        )
     return _golden_section(objective, points[best - 1], points[best + 1], relative_tolerance)
 
 

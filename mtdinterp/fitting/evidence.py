@@ -48,8 +48,11 @@ class Evidence:
     def divergence(
         self, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
     ) -> Float64[Tensor, " batch"]:
-        """KL(given ‖ prediction with these weights), both clipped alike: no estimator is infinitely wrong."""
-        return kl_divergence(clip_to_distribution(given)[0], clip_to_distribution(self.predict(weights))[0])
+        """KL(given ‖ prediction with these weights), both clipped alike: no estimator is infinitely
+        wrong."""
+        return kl_divergence(
+            clip_to_distribution(given)[0], clip_to_distribution(self.predict(weights))[0]
+        )
 
 
 EXPLAINED = 0.5
@@ -59,7 +62,8 @@ EXPLAINED = 0.5
 def explained(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], weights: Float64[Tensor, "batch lag"]
 ) -> float:
-    """1 - KL(given ‖ prediction with these weights) / KL(given ‖ the token marginal): 0 is no better than that."""
+    """1 - KL(given ‖ prediction with these weights) / KL(given ‖ the token marginal): 0 is no
+    better than that."""
     marginal = clip_to_distribution(evidence.task.stationary)[0].expand_as(given)
     nothing = kl_divergence(clip_to_distribution(given)[0], marginal).mean().item()
     return 1 - evidence.divergence(given, weights).mean().item() / nothing if nothing > 0 else 0.0

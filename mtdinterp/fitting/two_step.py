@@ -1,4 +1,5 @@
-"""The two-step construction next to given predictions: its four constants, and how well each is known."""
+"""The two-step construction next to given predictions: its four constants, and how well each is
+known."""
 
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from mtdinterp.fitting.evidence import Evidence
 from mtdinterp.native.threads import torch_on_one_thread
 
 RESOLUTION = 1e-8
-"""Differences of a mean divergence below this are not told apart: float32 predictions and a fit's end are no finer."""
+"""Differences of a mean divergence below this are not told apart: float32 predictions and a fit's
+end are no finer."""
 
 
 @torch_on_one_thread()
@@ -24,15 +26,22 @@ def fit_two_step(
 ) -> TwoStepConstants:
     """β₁, a, c₁, c₂ of the two-step construction that is nearest to the wanted predictions.
 
-    `beta` is that of two-step mirror descent, for the scale; without it one is fitted. Two-step mirror descent at
-    rate η has β₁ = c₁ = η·m·N, and c₂ about the same: the re-weighted average stands for the second gradient, whose
-    mean size is that of the first. exp(-a·x) has the slope of 1/x at x = 1/m for a = m. The landscape is a long
-    curved valley: several starts on a few sequences find its floor, all sequences then settle where along it.
+    `beta` is that of two-step mirror descent, for the scale; without it one is fitted. Two-step
+    mirror descent at rate η has β₁ = c₁ = η·m·N, and c₂ about the same: the re-weighted average
+    stands for the second gradient, whose mean size is that of the first. exp(-a·x) has the slope of
+    1/x at x = 1/m for a = m. The landscape is a long curved valley: several starts on a few
+    sequences find its floor, all sequences then settle where along it.
     """
     if beta is None:
-        # A model far from mirror descent may have next to none: that would be no scale to search on.
+        # A model far from mirror descent may have next to none: that would be no scale to search
+        # on.
         beta = max(fit_several_steps(evidence, wanted, steps=2), 0.05 * evidence.length)
-    starts = [(1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 0.5, 1.5), (1.5, 1.0, 0.3, 2.0), (0.7, 3.0, 0.2, 2.5)]
+    starts = [
+        (1.0, 1.0, 1.0, 1.0),
+        (1.0, 2.0, 0.5, 1.5),
+        (1.5, 1.0, 0.3, 2.0),
+        (0.7, 3.0, 0.2, 2.5),
+    ]
     unit = two_step_unit(evidence, beta)
     few = Evidence(evidence.task, evidence.tokens[:500])
     fits = [_descend_to(np.array(start), unit, few, wanted[:500]) for start in starts]
@@ -49,7 +58,9 @@ def two_step_unit(evidence: Evidence, beta: float) -> np.ndarray:
 def _descend_to(
     start: np.ndarray, unit: np.ndarray, evidence: Evidence, wanted: Float64[Tensor, "batch vocab"]
 ) -> tuple[float, np.ndarray]:
-    """The divergence reached and where, in multiples of `unit`: quasi-Newton with exact gradients."""
+    """The divergence reached and where, in multiples of `unit`: quasi-Newton with exact
+    gradients."""
+
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = torch.tensor(x, dtype=torch.float64, requires_grad=True)
         weights = reweight(evidence.responsibilities, scaled * torch.from_numpy(unit))
@@ -57,11 +68,17 @@ def _descend_to(
         (gradient,) = torch.autograd.grad(loss, scaled)
         return loss.item(), gradient.numpy()
 
-    # The scale makes the convergence test relative: a loss of 1e-7 against two-step MD still matters.
+    # The scale makes the convergence test relative: a loss of 1e-7 against two-step MD still
+    # matters.
     size = max(value_and_gradient(start)[0], 1e-300)
-    result = minimize(lambda x: tuple(part / size for part in value_and_gradient(x)), start, jac=True,
-                      method="L-BFGS-B", bounds=[(1e-3, 20), (0, 50), (-20, 50), (-20, 50)],
-                      options={"maxiter": 500, "ftol": 1e-10, "gtol": 1e-7})
+    result = minimize(
+        lambda x: tuple(part / size for part in value_and_gradient(x)),
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(1e-3, 20), (0, 50), (-20, 50), (-20, 50)],
+        options={"maxiter": 500, "ftol": 1e-10, "gtol": 1e-7},
+    )
     return result.fun * size, result.x
 
 
@@ -84,12 +101,16 @@ class Combination:
 def identify_combinations(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], constants: TwoStepConstants
 ) -> tuple[dict[str, float], tuple[Combination, ...]]:
-    """Standard errors of the four fitted constants, and the combinations of them from best to worst known.
+    """Standard errors of the four fitted constants, and the combinations of them from best to worst
+    known.
 
-    The spread over sequences of the divergence's gradient through its curvature (a sandwich), and on top of it what
-    lies within `RESOLUTION` of the minimum: an exact fit has no spread, but still a valley.
+    The spread over sequences of the divergence's gradient through its curvature (a sandwich), and
+    on top of it what lies within `RESOLUTION` of the minimum: an exact fit has no spread, but still
+    a valley.
     """
-    unit = two_step_unit(evidence, max(abs(constants.beta_mean) + abs(constants.beta_reweighted), 1e-6) / 2)
+    unit = two_step_unit(
+        evidence, max(abs(constants.beta_mean) + abs(constants.beta_reweighted), 1e-6) / 2
+    )
     scale = torch.from_numpy(unit)
 
     def each(x: Tensor) -> Tensor:
@@ -97,7 +118,9 @@ def identify_combinations(
 
     here = torch.tensor(constants, dtype=torch.float64) / scale
     step = 1e-5 * torch.eye(len(here), dtype=torch.float64)
-    jacobian = torch.stack([(each(here + shift) - each(here - shift)) / 2e-5 for shift in step], dim=1)
+    jacobian = torch.stack(
+        [(each(here + shift) - each(here - shift)) / 2e-5 for shift in step], dim=1
+    )
     curvature = torch.autograd.functional.hessian(lambda x: each(x).mean(), here)
     values, vectors = torch.linalg.eigh((curvature + curvature.T) / 2)
     inverse = vectors @ torch.diag(1 / values.clamp_min(1e-9)) @ vectors.T
@@ -106,7 +129,11 @@ def identify_combinations(
     variances, directions = torch.linalg.eigh(covariance)
     names = TwoStepConstants._fields
     combinations = tuple(
-        Combination(dict(zip(names, direction.tolist(), strict=True)), float(direction @ here), float(variance) ** 0.5)
+        Combination(
+            dict(zip(names, direction.tolist(), strict=True)),
+            float(direction @ here),
+            float(variance) ** 0.5,
+        )
         for variance, direction in zip(variances.clamp_min(0), directions.T, strict=True)
     )
     errors = (covariance.diagonal().clamp_min(0).sqrt() * scale).tolist()

@@ -1,6 +1,13 @@
-"""Change a run and see what follows: patches, sweeps, transplants, steering, interchange, circuits."""
+"""Change a run and see what follows: patches, sweeps, transplants, steering, interchange,
+circuits."""
 
-from mtdinterp.interventions.circuit import Circuit, Edge, ablate_edges, minimal_circuit, patch_paths
+from mtdinterp.interventions.circuit import (
+    Circuit,
+    Edge,
+    ablate_edges,
+    minimal_circuit,
+    patch_paths,
+)
 from mtdinterp.interventions.edits import Edit, FromRun, MeanOver, Noise, Share
 from mtdinterp.interventions.interchange import Interchange, interchange
 from mtdinterp.interventions.patching import PatchResult, patch

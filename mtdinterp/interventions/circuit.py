@@ -1,4 +1,5 @@
-"""Which edges does the output need? A minimal circuit over named blocks, everything else replaced by its mean.
+"""Which edges does the output need? A minimal circuit over named blocks, everything else replaced
+by its mean.
 
 In a concatenated stream every use of a block is an edge of its own (all heads of a layer together):
 
@@ -8,9 +9,10 @@ In a concatenated stream every use of a block is an edge of its own (all heads o
     L2: writes lag       its value table, under the name L2.lag
     output: L3.token     what the read-out takes from a block
 
-An edge that is cut carries its mean over sequences instead (at every position, or pair of positions), or in path
-patching what it carries on other sequences. An edge whose contribution is the same for every sequence is not changed by
-its mean at all: such edges are listed apart, as constant.
+An edge that is cut carries its mean over sequences instead (at every position, or pair of
+positions), or in path patching what it carries on other sequences. An edge whose contribution is
+the same for every sequence is not changed by its mean at all: such edges are listed apart, as
+constant.
 """
 
 import math
@@ -26,10 +28,17 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
-from mtdinterp.models.attention import causal_softmax, content_scores, gather_positions, gather_values, position_scores
+from mtdinterp.models.attention import (
+    causal_softmax,
+    content_scores,
+    gather_positions,
+    gather_values,
+    position_scores,
+)
 
 CONSTANT = 1e-10
-"""Variance over sequences, relative to the square, below which a contribution counts as constant."""
+"""Variance over sequences, relative to the square, below which a contribution counts as constant.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,10 +53,13 @@ class Edge:
     """The key's block of a content score."""
 
     def __str__(self) -> str:
-        return {"content": f"L{self.layer}: {self.block}·{self.other}",
-                "position": f"L{self.layer}: {self.block}·offset",
-                "copy": f"L{self.layer}: copies {self.block}", "lag": f"L{self.layer}: writes lag",
-                "output": f"output: {self.block}"}[self.kind]
+        return {
+            "content": f"L{self.layer}: {self.block}·{self.other}",
+            "position": f"L{self.layer}: {self.block}·offset",
+            "copy": f"L{self.layer}: copies {self.block}",
+            "lag": f"L{self.layer}: writes lag",
+            "output": f"output: {self.block}",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,8 @@ class Circuit:
 
     edges: tuple[Edge, ...]
     constant: tuple[Edge, ...]
-    """Edges that carry the same for every sequence; cutting them changes nothing, whatever they do."""
+    """Edges that carry the same for every sequence; cutting them changes nothing, whatever they do.
+    """
     n_edges: int
     """All edges of the model."""
     faithfulness: float
@@ -67,35 +80,45 @@ class Circuit:
     """Mean KL(model ‖ model without the edge), for every edge that carries anything."""
 
     def summary(self) -> str:
-        lines = [f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the model's predictions "
-                 f"(KL {self.kl:.2e}):"]
+        lines = [
+            f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the "
+            "model's predictions "
+            f"(KL {self.kl:.2e}):"
+        ]
         lines += [f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}" for edge in self.edges]
         lines.append("  constant edges: " + (", ".join(map(str, self.constant)) or "none"))
         return "\n".join(lines)
 
 
 def minimal_circuit(
-    model: LensTransformer, tokens: ArrayLike, faithfulness: float = 0.99,
+    model: LensTransformer,
+    tokens: ArrayLike,
+    faithfulness: float = 0.99,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Circuit:
     """The smallest set of edges found that keeps this share of the predictions, on these sequences.
 
-    Edges are cut from the least to the most important alone, as long as the rest is faithful enough, and every edge
-    that is left is then tried once more. `progress` is called with edges done and to do.
+    Edges are cut from the least to the most important alone, as long as the rest is faithful
+    enough, and every edge that is left is then tried once more. `progress` is called with edges
+    done and to do.
     """
     if not 0 <= check_number("faithfulness", faithfulness) <= 1:
         raise ValueError(f"faithfulness: expected a share of 0..1, got {faithfulness}")
     runner = _Runner(model, model.check_tokens(tokens))
     if len(runner.tokens.unique(dim=0)) < 8:
-        raise ValueError(f"tokens: expected at least 8 different sequences to take means over, got "
-                         f"{len(runner.tokens.unique(dim=0))}")
+        raise ValueError(
+            f"tokens: expected at least 8 different sequences to take means over, got "
+            f"{len(runner.tokens.unique(dim=0))}"
+        )
     target = clip_to_distribution(runner.outputs(runner.edges))[0]
 
     def divergence(kept: Iterable[Edge]) -> float:
         return kl_divergence(target, clip_to_distribution(runner.outputs(kept))[0]).mean().item()
 
     everything = divergence(())
-    varying = [edge for edge in runner.edges if edge not in runner.constant and edge not in runner.silent]
+    varying = [
+        edge for edge in runner.edges if edge not in runner.constant and edge not in runner.silent
+    ]
     effects = {}
     for index, edge in enumerate(varying):
         effects[edge] = divergence(other for other in runner.edges if other != edge)
@@ -110,12 +133,21 @@ def minimal_circuit(
             kept = without
         progress(len(varying) + cut + index + 1, 2 * len(varying))
     reached = divergence(kept)
-    return Circuit(tuple(sorted(kept, key=lambda edge: (edge.layer or 99, edge))), tuple(sorted(runner.constant)),
-                   len(runner.edges), 1 - reached / everything if everything > 0 else math.nan, reached, effects)
+    return Circuit(
+        tuple(sorted(kept, key=lambda edge: (edge.layer or 99, edge))),
+        tuple(sorted(runner.constant)),
+        len(runner.edges),
+        1 - reached / everything if everything > 0 else math.nan,
+        reached,
+        effects,
+    )
 
 
-def ablate_edges(model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
-    """Outputs at the last position with only these edges, the rest at their means over the sequences."""
+def ablate_edges(
+    model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]
+) -> Float64[Tensor, "batch vocab"]:
+    """Outputs at the last position with only these edges, the rest at their means over the
+    sequences."""
     runner = _Runner(model, model.check_tokens(tokens))
     return runner.outputs(_existing(runner, kept))
 
@@ -123,13 +155,16 @@ def ablate_edges(model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]
 def patch_paths(
     model: LensTransformer, tokens: ArrayLike, source: ArrayLike, edges: Iterable[Edge]
 ) -> Float64[Tensor, "batch vocab"]:
-    """Outputs at the last position when these edges carry what they carry on the source sequences, and no other does.
+    """Outputs at the last position when these edges carry what they carry on the source sequences,
+    and no other does.
 
     Path patching: what comes after an edge follows from what it then carries.
     """
     sequence, other = model.check_tokens(tokens), model.check_tokens(source)
     if sequence.shape != other.shape:
-        raise ValueError(f"source: expected the tokens' shape {list(sequence.shape)}, got {list(other.shape)}")
+        raise ValueError(
+            f"source: expected the tokens' shape {list(sequence.shape)}, got {list(other.shape)}"
+        )
     giver = _Runner(model, other, wanted=set(edges))
     patched = _existing(giver, giver.wanted or ())
     runner = _Runner(model, sequence, wanted=())
@@ -141,7 +176,9 @@ def _existing(runner: "_Runner", edges: Iterable[Edge]) -> list[Edge]:
     wanted = list(edges)
     for edge in wanted:
         if edge not in runner.edges:
-            raise ValueError(f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}")
+            raise ValueError(
+                f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}"
+            )
     return wanted
 
 
@@ -155,16 +192,27 @@ def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
 
 
 class _Runner:
-    """The model as a sum over edges, with the mean of each over sequences; of `wanted` ones all that they carry."""
+    """The model as a sum over edges, with the mean of each over sequences; of `wanted` ones all
+    that they carry."""
 
-    def __init__(self, model: LensTransformer, tokens: Int[Tensor, "batch pos"],
-                 wanted: Collection[Edge] | None = None) -> None:
+    def __init__(
+        self,
+        model: LensTransformer,
+        tokens: Int[Tensor, "batch pos"],
+        wanted: Collection[Edge] | None = None,
+    ) -> None:
         if not hasattr(model, "streams"):
-            raise ValueError("model: circuits are over the blocks of a concatenated stream; in an additive one a block "
-                             "is written by several layers, and an edge has no content of its own")
+            raise ValueError(
+                "model: circuits are over the blocks of a concatenated stream; in an additive one "
+                "a block "
+                "is written by several layers, and an edge has no content of its own"
+            )
         if model.config.d_mlp:
-            raise ValueError("model: its hidden layer before the output mixes all blocks, so the read-out has no "
-                             "edges; circuits are for models without one")
+            raise ValueError(
+                "model: its hidden layer before the output mixes all blocks, so the read-out has "
+                "no "
+                "edges; circuits are for models without one"
+            )
         self.model, self.tokens, self.wanted = model, tokens, wanted
         self.streams = cast(Any, model).streams
         self.edges: list[Edge] = []
@@ -177,20 +225,29 @@ class _Runner:
             self._measure()
 
     def outputs(self, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
-        """Outputs at the last position with these edges (and the constant ones), the others at their means."""
+        """Outputs at the last position with these edges (and the constant ones), the others at
+        their means."""
         alive = set(kept) | self.constant
         with torch.no_grad():
             h = cast(Any, self.model).embed(self.tokens).double()
             for layer in range(1, len(self.model.blocks) + 1):
                 h = torch.cat([h, self._written(h, layer, alive)], dim=-1)
-            final, total = h[:, -1], torch.zeros(len(h), self.model.config.vocab_size, dtype=torch.float64)
+            final, total = (
+                h[:, -1],
+                torch.zeros(len(h), self.model.config.vocab_size, dtype=torch.float64),
+            )
             for block, columns in self.model.stream.items():
                 edge = Edge(0, "output", block)
-                total = total + (final[:, columns] @ self.model.W_U[columns].double() if edge in alive
-                                 else self.carried[edge])
+                total = total + (
+                    final[:, columns] @ self.model.W_U[columns].double()
+                    if edge in alive
+                    else self.carried[edge]
+                )
         return self.model.to_probabilities(total)
 
-    def _written(self, h: Tensor, layer: int, alive: set[Edge]) -> Float64[Tensor, "batch pos written"]:
+    def _written(
+        self, h: Tensor, layer: int, alive: set[Edge]
+    ) -> Float64[Tensor, "batch pos written"]:
         attn = cast(Any, self.model.blocks[layer - 1]).attn
         reads = self.streams[layer - 1]
         masks = self._masks(layer, alive)
@@ -237,17 +294,25 @@ class _Runner:
                 part = position_scores(x[..., columns], attn.R_A[..., columns].double(), h.shape[1])
                 scores += self._note(Edge(layer, "position", block), part * visible)
                 for other, keys in reads.items():
-                    q = torch.einsum("bpd,hde->bphe", h[..., columns], attn.W_A[:, columns, keys].double())
+                    q = torch.einsum(
+                        "bpd,hde->bphe", h[..., columns], attn.W_A[:, columns, keys].double()
+                    )
                     part = content_scores(q, x[..., keys], torch.zeros_like(scores))
                     scores += self._note(Edge(layer, "content", block, other), part * visible)
             pattern = causal_softmax(scores)
             copied = gather_values(pattern, x)
             for block, columns in reads.items():
                 self._note(Edge(layer, "copy", block), copied[..., columns])
-            lag = self._note(Edge(layer, "lag", "lag"), gather_positions(pattern, attn.R_V.double()))
-            h = torch.cat([h, rearrange(torch.cat([copied, lag], dim=-1), "b p h d -> b p (h d)")], dim=-1)
+            lag = self._note(
+                Edge(layer, "lag", "lag"), gather_positions(pattern, attn.R_V.double())
+            )
+            h = torch.cat(
+                [h, rearrange(torch.cat([copied, lag], dim=-1), "b p h d -> b p (h d)")], dim=-1
+            )
         for block, columns in self.model.stream.items():
-            self._note(Edge(0, "output", block), h[:, -1, columns] @ self.model.W_U[columns].double())
+            self._note(
+                Edge(0, "output", block), h[:, -1, columns] @ self.model.W_U[columns].double()
+            )
 
     def _note(self, edge: Edge, contribution: Tensor) -> Tensor:
         """Remember an edge; its contribution is handed back."""

@@ -8,7 +8,8 @@ import torch
 
 
 def positions_of(position: Any, length: int, what: str = "position") -> Any:
-    """What selects these positions of a sequence: their indices, or a slice of all where there is no choice."""
+    """What selects these positions of a sequence: their indices, or a slice of all where there is
+    no choice."""
     if position is None:
         return slice(None)
     try:
@@ -17,12 +18,16 @@ def positions_of(position: Any, length: int, what: str = "position") -> Any:
         else:
             chosen = [index(entry) for entry in np.atleast_1d(np.asarray(position)).tolist()]
     except (TypeError, ValueError):
-        raise ValueError(f"{what}: expected an index, a slice or indices of positions, got {position!r}") from None
+        raise ValueError(
+            f"{what}: expected an index, a slice or indices of positions, got {position!r}"
+        ) from None
     if not chosen:
         raise ValueError(f"{what}: {position} selects none of the {length} positions")
     for entry in chosen:
         if not -length <= entry < length:
-            raise ValueError(f"{what}: expected positions of {-length}..{length - 1}, got {entry!r}")
+            raise ValueError(
+                f"{what}: expected positions of {-length}..{length - 1}, got {entry!r}"
+            )
     return torch.tensor([entry % length for entry in chosen])
 
 

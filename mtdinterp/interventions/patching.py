@@ -31,23 +31,37 @@ class PatchResult:
     @property
     def kl(self) -> Float64[Tensor, " batch"]:
         """KL(before ‖ after) of the predictions, clipped to distributions."""
-        return kl_divergence(clip_to_distribution(self.before)[0], clip_to_distribution(self.after)[0])
+        return kl_divergence(
+            clip_to_distribution(self.before)[0], clip_to_distribution(self.after)[0]
+        )
 
-    def recovered(self, metric: Callable[[Tensor], Tensor | float], target: Float[Tensor, "batch vocab"]) -> float:
-        """How much of the way the edits go from before to `target`, by a metric of predictions: 1 is all of it."""
-        before, after, aim = (float(metric(outputs)) for outputs in (self.before, self.after, target))
+    def recovered(
+        self, metric: Callable[[Tensor], Tensor | float], target: Float[Tensor, "batch vocab"]
+    ) -> float:
+        """How much of the way the edits go from before to `target`, by a metric of predictions: 1
+        is all of it."""
+        before, after, aim = (
+            float(metric(outputs)) for outputs in (self.before, self.after, target)
+        )
         if before == aim:
-            raise ValueError(f"metric: it is {aim:g} for the target as before the edits: there is nothing to recover")
+            raise ValueError(
+                f"metric: it is {aim:g} for the target as before the edits: there is nothing to "
+                "recover"
+            )
         return (after - before) / (aim - before)
 
     def summary(self) -> str:
         moved = total_variation(self.weights_after, self.weights_before).mean().item()
-        return (f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {len(self.kl)} sequences; the last layer's "
-                f"attention moved by {moved:.3f} in total variation.")
+        return (
+            f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {len(self.kl)} sequences; "
+            "the last layer's "
+            f"attention moved by {moved:.3f} in total variation."
+        )
 
 
 def patch(model: LensTransformer, tokens: ArrayLike | str, edits: Sequence[Edit]) -> PatchResult:
-    """The model's predictions and in-context weights without and with the edits; the model is left as it was."""
+    """The model's predictions and in-context weights without and with the edits; the model is left
+    as it was."""
     sequence = model.check_tokens(tokens)
     hooks = hooks_for(model, sequence, edits)
     before, weights_before = _run(model, sequence, [])
@@ -56,7 +70,8 @@ def patch(model: LensTransformer, tokens: ArrayLike | str, edits: Sequence[Edit]
 
 
 def _run(model: LensTransformer, tokens: Tensor, hooks: Sequence[Hook]) -> tuple[Tensor, Tensor]:
-    """Outputs at the last position and the last layer's attention there, seen after any edit of it."""
+    """Outputs at the last position and the last layer's attention there, seen after any edit of
+    it."""
     seen: dict[str, Tensor] = {}
 
     def look(value: Tensor, hook: object) -> None:
@@ -77,13 +92,20 @@ def hooks_for(
     for edit in edits:
         check_source(edit.source)
     names = [hook_name(model, edit) for edit in edits]
-    places = [place_of(model, edit, name, tokens.shape[1]) for edit, name in zip(edits, names, strict=True)]
+    places = [
+        place_of(model, edit, name, tokens.shape[1])
+        for edit, name in zip(edits, names, strict=True)
+    ]
     seen = activations_for(model, tokens, edits, names)
-    return [(name, _hook(edit, name, place, seen.get(number)))
-            for number, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))]
+    return [
+        (name, _hook(edit, name, place, seen.get(number)))
+        for number, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))
+    ]
 
 
-def _hook(edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | None) -> Callable[..., Tensor]:
+def _hook(
+    edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | None
+) -> Callable[..., Tensor]:
     position_axis = 2 if name.rsplit(".", 1)[-1] in SCORES else 1
 
     def change(value: Tensor, hook: Any) -> Tensor:

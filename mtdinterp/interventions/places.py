@@ -14,11 +14,32 @@ from mtdinterp.models import LensTransformer
 
 SCORES = ("hook_attn_scores", "hook_rel_scores", "hook_pattern")
 """Hook points with axes [batch, head, query, key]."""
-BY_HEAD = ("hook_q", "hook_k", "hook_v", "hook_p", "hook_z", "hook_result", "hook_attn_in", "hook_q_input",
-           "hook_k_input", "hook_v_input")
+BY_HEAD = (
+    "hook_q",
+    "hook_k",
+    "hook_v",
+    "hook_p",
+    "hook_z",
+    "hook_result",
+    "hook_attn_in",
+    "hook_q_input",
+    "hook_k_input",
+    "hook_v_input",
+)
 """Hook points with axes [batch, pos, head, d]; all others have [batch, pos, d_model]."""
-STREAM_WIDE = ("hook_embed", "hook_resid_pre", "hook_resid_post", "hook_attn_out", "hook_mlp_in", "hook_mlp_out",
-               "hook_result", "hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input")
+STREAM_WIDE = (
+    "hook_embed",
+    "hook_resid_pre",
+    "hook_resid_post",
+    "hook_attn_out",
+    "hook_mlp_in",
+    "hook_mlp_out",
+    "hook_result",
+    "hook_attn_in",
+    "hook_q_input",
+    "hook_k_input",
+    "hook_v_input",
+)
 """Hook points whose last axis is the final stream, where blocks have their columns."""
 
 
@@ -49,12 +70,17 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tupl
         place = (slice(None), position, _head(model, edit, name), slice(None))
     else:
         if edit.head is not None:
-            raise ValueError(f"head: {name} has no heads; try hook_z, hook_result or hook_pattern of its layer")
+            raise ValueError(
+                f"head: {name} has no heads; try hook_z, hook_result or hook_pattern of its layer"
+            )
         place = (slice(None), position, slice(None))
     if edit.block is None:
         return place
     if kind not in STREAM_WIDE:
-        raise ValueError(f"block: {name} does not show the stream; blocks can be edited at {', '.join(STREAM_WIDE)}")
+        raise ValueError(
+            f"block: {name} does not show the stream; blocks can be edited at "
+            f"{', '.join(STREAM_WIDE)}"
+        )
     return (*place[:-1], _columns(model, edit.block, name, kind))
 
 
@@ -74,9 +100,18 @@ def _columns(model: LensTransformer, block: str, name: str, kind: str) -> slice:
     else:
         layer = cast(Any, model.blocks[int(name.split(".")[1])])
         after = slice(0, max(layer.reads.stop, layer.writes.stop))
-        exist = {"hook_attn_out": layer.writes, "hook_result": layer.writes, "hook_resid_post": after,
-                 "hook_mlp_in": after, "hook_mlp_out": after}.get(kind, layer.reads)
+        exist = {
+            "hook_attn_out": layer.writes,
+            "hook_result": layer.writes,
+            "hook_resid_post": after,
+            "hook_mlp_in": after,
+            "hook_mlp_out": after,
+        }.get(kind, layer.reads)
     if not (exist.start <= columns.start and columns.stop <= exist.stop):
-        there = [other for other, part in model.stream.items() if exist.start <= part.start and part.stop <= exist.stop]
+        there = [
+            other
+            for other, part in model.stream.items()
+            if exist.start <= part.start and part.stop <= exist.stop
+        ]
         raise ValueError(f"block: {block} does not exist at {name}; there are {', '.join(there)}")
     return columns

@@ -1,4 +1,5 @@
-"""What an edit puts in its place: taken from other runs, drawn, computed or given, in the shape of the place."""
+"""What an edit puts in its place: taken from other runs, drawn, computed or given, in the shape of
+the place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,11 @@ def activations_for(
     wanted: dict[tuple[int, int], list[int]] = {}
     for number, edit in enumerate(edits):
         if isinstance(edit.source, FromRun | MeanOver):
-            other = edit.source.model if isinstance(edit.source, FromRun) and edit.source.model is not None else model
+            other = (
+                edit.source.model
+                if isinstance(edit.source, FromRun) and edit.source.model is not None
+                else model
+            )
             wanted.setdefault((id(other), id(edit.source.tokens)), []).append(number)
     seen: dict[int, Tensor] = {}
     for numbers in wanted.values():
@@ -31,12 +36,17 @@ def activations_for(
         other = source.model if isinstance(source, FromRun) and source.model is not None else model
         given = other.check_tokens(source.tokens)
         if given.shape[1] != tokens.shape[1]:
-            raise ValueError(f"source: expected a run of the same length, {tokens.shape[1]}, got {given.shape[1]}")
+            raise ValueError(
+                f"source: expected a run of the same length, {tokens.shape[1]}, got "
+                f"{given.shape[1]}"
+            )
         taken = {number: _name_in_source(other, edits[number], names[number]) for number in numbers}
         cache = activations(other, given, list(taken.values()))
         for number, name in taken.items():
             value = taken_from(other, edits[number], name, cache[name])
-            seen[number] = value.mean(0, keepdim=True) if isinstance(edits[number].source, MeanOver) else value
+            seen[number] = (
+                value.mean(0, keepdim=True) if isinstance(edits[number].source, MeanOver) else value
+            )
     return seen
 
 
@@ -61,10 +71,14 @@ def taken_from(other: LensTransformer, edit: Edit, name: str, shown: Tensor) -> 
         return shown[place_of(other, edit, name, length)]
     edited = positions_of(edit.position, length)
     if not isinstance(edited, Tensor) or (edited.diff() != 1).any():
-        raise ValueError("position: a source from another position needs positions in a row to go to")
+        raise ValueError(
+            "position: a source from another position needs positions in a row to go to"
+        )
     start = counted("source position", start, length, "expected a position of")
     if start + len(edited) > length:
-        raise ValueError(f"source position: {len(edited)} positions from {start} on are more than there are")
+        raise ValueError(
+            f"source position: {len(edited)} positions from {start} on are more than there are"
+        )
     moved = replace(edit, position=slice(start, start + len(edited)), key=None)
     value = shown[place_of(other, moved, name, length)]
     if not is_scores:
@@ -93,8 +107,11 @@ def check_source(source: Any) -> None:
         if value.isnan().any():
             raise ValueError("source: expected numbers, got nan")
     elif not (isinstance(source, FromRun | MeanOver) or callable(source)):
-        raise ValueError("source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise, Share or a function, "
-                         f"got {type(source).__name__}")
+        raise ValueError(
+            "source: expected 'zero', a number, a tensor, FromRun, MeanOver, Noise, Share or a "
+            "function, "
+            f"got {type(source).__name__}"
+        )
 
 
 def fitted(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:
@@ -112,7 +129,9 @@ def fitted(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: 
     elif callable(source):
         new = source(there)
         if not isinstance(new, Tensor):
-            raise ValueError(f"source: the function for {edit.hook} returned {type(new).__name__}, not a tensor")
+            raise ValueError(
+                f"source: the function for {edit.hook} returned {type(new).__name__}, not a tensor"
+            )
     else:
         new = torch.as_tensor(source)
     if isinstance(edit.position, int) and new.ndim == there.ndim - 1:
@@ -120,5 +139,7 @@ def fitted(edit: Edit, there: Tensor, activation: Tensor | None, position_axis: 
     try:
         return new.to(there).expand_as(there)
     except RuntimeError:
-        raise ValueError(f"source: the place at {edit.hook} has shape {list(there.shape)}, the source "
-                         f"{list(new.shape)}, which does not fit") from None
+        raise ValueError(
+            f"source: the place at {edit.hook} has shape {list(there.shape)}, the source "
+            f"{list(new.shape)}, which does not fit"
+        ) from None

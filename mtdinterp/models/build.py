@@ -22,9 +22,25 @@ def new_model(
 ) -> LensTransformer:
     """`d_rel` is the disentangled one's, `d_model` the standard one's."""
     if check_option("architecture", architecture, ARCHITECTURES) == "disentangled":
-        return DisentangledTransformer(DisentangledConfig(
-            vocab_size=vocab_size, length=length, n_layers=n_layers, n_heads=n_heads, d_rel=d_rel, d_mlp=d_mlp,
-            logits=logits))
-    return StandardTransformer(StandardConfig(
-        vocab_size=vocab_size, length=length, n_layers=n_layers, n_heads=n_heads, d_model=d_model, d_mlp=d_mlp,
-        logits=logits))
+        return DisentangledTransformer(
+            DisentangledConfig(
+                vocab_size=vocab_size,
+                length=length,
+                n_layers=n_layers,
+                n_heads=n_heads,
+                d_rel=d_rel,
+                d_mlp=d_mlp,
+                logits=logits,
+            )
+        )
+    return StandardTransformer(
+        StandardConfig(
+            vocab_size=vocab_size,
+            length=length,
+            n_layers=n_layers,
+            n_heads=n_heads,
+            d_model=d_model,
+            d_mlp=d_mlp,
+            logits=logits,
+        )
+    )

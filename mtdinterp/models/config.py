@@ -21,9 +21,11 @@ class ModelConfig:
     """The longest sequence the position tables cover (the paper's T)."""
     n_layers: int = 3
     d_mlp: int = 0
-    """Width of a hidden layer between the last attention layer and the output; 0 for none, as in the paper."""
+    """Width of a hidden layer between the last attention layer and the output; 0 for none, as in
+    the paper."""
     logits: bool = False
-    """Whether outputs are logits of a softmax (a model trained by cross-entropy) or probabilities, as in the paper."""
+    """Whether outputs are logits of a softmax (a model trained by cross-entropy) or probabilities,
+    as in the paper."""
     exact_length: bool = False
     """A constructed model computes its formula only at this very length and refuses others."""
 
@@ -43,8 +45,10 @@ class ModelConfig:
     def _check_size(self, n_parameters: int) -> None:
         """Refuse what no machine here can hold, before anything is allocated for it."""
         if n_parameters > MOST_PARAMETERS:
-            raise ValueError(f"this model would have {float(n_parameters):.2g} parameters, "
-                             f"more than {MOST_PARAMETERS:.0e}")
+            raise ValueError(
+                f"this model would have {float(n_parameters):.2g} parameters, "
+                f"more than {MOST_PARAMETERS:.0e}"
+            )
 
     def _count(self, name: str, minimum: int = 1) -> None:
         """Check a field and keep it as a plain int, which JSON can hold."""
@@ -60,12 +64,15 @@ class ModelConfig:
         for name in values:
             if name != "architecture":
                 check_option(f"{cls.architecture} config field", name, known)
-        return cls(**{name: _as_tuple(value) for name, value in values.items() if name != "architecture"})
+        return cls(
+            **{name: _as_tuple(value) for name, value in values.items() if name != "architecture"}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisentangledConfig(ModelConfig):
-    """One-hot tokens, a concatenated stream, one attention matrix a head, learned relative tables."""
+    """One-hot tokens, a concatenated stream, one attention matrix a head, learned relative
+    tables."""
 
     n_heads: int | tuple[int, ...] = 1
     """Heads a layer: one number for all layers, or one a layer."""
@@ -78,11 +85,15 @@ class DisentangledConfig(ModelConfig):
         super().__post_init__()
         self._count("d_rel")
         if isinstance(self.n_heads, list | tuple):
-            object.__setattr__(self, "n_heads", tuple(check_count("n_heads", heads) for heads in self.n_heads))
+            object.__setattr__(
+                self, "n_heads", tuple(check_count("n_heads", heads) for heads in self.n_heads)
+            )
         else:
             self._count("n_heads")
         if len(self.heads_per_layer) != self.n_layers:
-            raise ValueError(f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}")
+            raise ValueError(
+                f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}"
+            )
         width, n_parameters = self.vocab_size, 0
         for n_heads in self.heads_per_layer:
             n_parameters += n_heads * (width**2 + self.length * (width + self.d_rel))
@@ -96,7 +107,8 @@ class DisentangledConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StandardConfig(ModelConfig):
-    """Learned embedding, Q/K/V/O projections, relative tables on keys and values, additive stream."""
+    """Learned embedding, Q/K/V/O projections, relative tables on keys and values, additive
+    stream."""
 
     n_heads: int = 1
     d_model: int = 32
@@ -114,14 +126,21 @@ class StandardConfig(ModelConfig):
         if self.d_head is not None:
             self._count("d_head")
         elif self.d_model % self.n_heads:
-            raise ValueError(f"d_model: expected a multiple of n_heads = {self.n_heads}, got {self.d_model}; "
-                             "or give d_head")
+            raise ValueError(
+                f"d_model: expected a multiple of n_heads = {self.n_heads}, got {self.d_model}; "
+                "or give d_head"
+            )
         for _, width in self.blocks:
             check_count("blocks", width)
         if self.blocks and sum(width for _, width in self.blocks) != self.d_model:
-            raise ValueError(f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}")
+            raise ValueError(
+                f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}"
+            )
         a_head = self.head_width * (4 * self.d_model + 2 * self.length)
-        self._check_size(self.n_layers * self.n_heads * a_head + self.d_model * (2 * self.vocab_size + self.d_mlp))
+        self._check_size(
+            self.n_layers * self.n_heads * a_head
+            + self.d_model * (2 * self.vocab_size + self.d_mlp)
+        )
 
     @property
     def head_width(self) -> int:

@@ -1,4 +1,5 @@
-"""The disentangled transformer: one-hot tokens, concatenated stream, no projections (paper, section 2).
+"""The disentangled transformer: one-hot tokens, concatenated stream, no projections (paper, section
+2).
 
 score[i, j] = h_i·W_A·h_j + h_i·R_A[i-j],  out_i = Σ_j A[i, j]·concat(h_j, R_V[i-j]),
 h ← concat(h, out of head 1, …, out of head H), output = h·W_U without a softmax.
@@ -14,7 +15,15 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import DisentangledConfig
-from mtdinterp.models.hooked import HookedAttention, HookedBlock, LensConfig, Unembed, lens_config, listening, tap
+from mtdinterp.models.hooked import (
+    HookedAttention,
+    HookedBlock,
+    LensConfig,
+    Unembed,
+    lens_config,
+    listening,
+    tap,
+)
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import concatenated_streams
 from mtdinterp.native import use_kernels
@@ -26,13 +35,17 @@ from mtdinterp.native.step import FoldedLayer
 class DisentangledAttention(HookedAttention):
     """Parameters of one layer; axis `d_in` is the width of the stream the layer reads."""
 
-    def __init__(self, cfg: LensConfig, config: DisentangledConfig, n_heads: int, d_in: int) -> None:
+    def __init__(
+        self, cfg: LensConfig, config: DisentangledConfig, n_heads: int, d_in: int
+    ) -> None:
         super().__init__(cfg)
         self.n_heads, self.d_in, self.d_rel = n_heads, d_in, config.d_rel
         self.W_A = nn.Parameter(torch.empty(n_heads, d_in, d_in))  # query side, key side
         self.R_A = nn.Parameter(torch.empty(n_heads, config.length, d_in))  # row i-j
         self.R_V = nn.Parameter(torch.empty(n_heads, config.length, config.d_rel))  # row i-j
-        self.hook_p = HookPoint()  # [batch, pos, head, d_in]: what the position table is multiplied with
+        self.hook_p = (
+            HookPoint()
+        )  # [batch, pos, head, d_in]: what the position table is multiplied with
 
     def reset_parameters(self, scale: float = 0.02) -> None:
         """Small scores, so that attention starts uniform; value tables at unit scale."""
@@ -49,7 +62,9 @@ class DisentangledAttention(HookedAttention):
         p = tap(self.hook_p, query_in)
         k = tap(self.hook_k, key_in)
         v = tap(self.hook_v, value_in, slice(0, self.d_in), self.d_in + self.d_rel)
-        z = tap(self.hook_z, torch.cat(self.attend(q, p, k, v, self.R_A, self.R_V, watched), dim=-1))
+        z = tap(
+            self.hook_z, torch.cat(self.attend(q, p, k, v, self.R_A, self.R_V, watched), dim=-1)
+        )
         if self.cfg.use_attn_result and listening(self.hook_result):
             return self.head_results(z)[..., self.writes]
         return rearrange(z, "batch pos head d -> batch pos (head d)")
@@ -59,8 +74,8 @@ class DisentangledAttention(HookedAttention):
         """Columns of the final stream that this layer fills."""
         return slice(self.d_in, self.d_in + self.n_heads * (self.d_in + self.d_rel))
 
-    # The fixed matrices that make this layer an ordinary one to TransformerLens. They are made when asked
-    # for: stored, they would outweigh the parameters.
+    # The fixed matrices that make this layer an ordinary one to TransformerLens. They are made when
+    # asked for: stored, they would outweigh the parameters.
 
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_in"]:
@@ -70,12 +85,15 @@ class DisentangledAttention(HookedAttention):
     @property
     def W_K(self) -> Float[Tensor, "head d_model d_in"]:
         """The identity on the columns that exist."""
-        identity = torch.eye(self.cfg.d_model, self.d_in, dtype=self.W_A.dtype, device=self.W_A.device)
+        identity = torch.eye(
+            self.cfg.d_model, self.d_in, dtype=self.W_A.dtype, device=self.W_A.device
+        )
         return identity.expand(self.n_heads, -1, -1)
 
     @property
     def W_V(self) -> Float[Tensor, "head d_model d_z"]:
-        """The identity into the first d_in columns of z; its lag columns come from the value table alone."""
+        """The identity into the first d_in columns of z; its lag columns come from the value table
+        alone."""
         return F.pad(self.W_K, (0, self.d_rel))
 
     @property
@@ -93,7 +111,8 @@ class DisentangledBlock(HookedBlock):
     attn: DisentangledAttention
 
     def unwatched(self, stream: Tensor, last_only: bool) -> Tensor:
-        """In one operator where there is one for this: a third of the time goes into moving tensors otherwise."""
+        """In one operator where there is one for this: a third of the time goes into moving tensors
+        otherwise."""
         tables = (self.attn.W_A, self.attn.R_A, self.attn.R_V)
         if can_fuse(stream, *tables) and use_kernels():
             return fused_disentangled_layer(stream, *tables, last_only)
@@ -128,7 +147,10 @@ class DisentangledTransformer(LensTransformer):
         self.streams = streams  # before layer 1, after layer 1, …: layer l reads streams[l-1]
         self.stream = streams[-1]
         self.cfg = lens_config(
-            config, self.stream.width, d_head=streams[-2].width + config.d_rel, n_heads=max(config.heads_per_layer)
+            config,
+            self.stream.width,
+            d_head=streams[-2].width + config.d_rel,
+            n_heads=max(config.heads_per_layer),
         )
         self.embed = OneHot(config.vocab_size)
         self.hook_embed = HookPoint()  # [batch, pos, d_model]

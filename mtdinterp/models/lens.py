@@ -18,11 +18,14 @@ from mtdinterp.native.step import FoldedLayer
 
 def _is_text(tokens: object) -> bool:
     """Whether tokens are written as digits: a string, or a list of strings."""
-    return isinstance(tokens, str) or (isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], str))
+    return isinstance(tokens, str) or (
+        isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], str)
+    )
 
 
 class LensTransformer(HookedRootModule):
-    """What TransformerLens' tools call on a model; subclasses fill `config`, `blocks` and the embedding."""
+    """What TransformerLens' tools call on a model; subclasses fill `config`, `blocks` and the
+    embedding."""
 
     config: ModelConfig
     stream: Stream
@@ -41,20 +44,25 @@ class LensTransformer(HookedRootModule):
     ) -> Tensor:
         """Outputs [batch, pos, vocab]; with `last_only` those of the last position, [batch, vocab].
 
-        `last_only` computes only what the last position needs: one query in the last layer, so hook points
-        there see one position. `return_type="loss"` is the mean squared error against the one-hot next
-        token over all positions but the last.
+        `last_only` computes only what the last position needs: one query in the last layer, so hook
+        points there see one position. `return_type="loss"` is the mean squared error against the
+        one-hot next token over all positions but the last.
         """
         check_option("return_type", return_type, ("logits", "loss"))
         sequence = self.check_tokens(tokens)
         if return_type == "loss" and (last_only or sequence.shape[1] < 2):
-            raise ValueError("return_type: the loss is over all positions but the last, so it needs two tokens or more "
-                             f"and last_only=False; got {sequence.shape[1]} and last_only={last_only}")
-        # If anything listens anywhere, every layer is eager: runs that are compared take the same path.
+            raise ValueError(
+                "return_type: the loss is over all positions but the last, so it needs two tokens "
+                "or more "
+                f"and last_only=False; got {sequence.shape[1]} and last_only={last_only}"
+            )
+        # If anything listens anywhere, every layer is eager: runs that are compared take the same
+        # path.
         watched = self.is_watched
         embedded = self.embed(sequence)
         if watched and torch.is_grad_enabled() and not embedded.requires_grad:
-            embedded.requires_grad_()  # one-hot embeddings are data, but backward hooks need a gradient to see
+            # One-hot embeddings are data, but backward hooks need a gradient to see.
+            embedded.requires_grad_()
         stream = tap(self.hook_embed, embedded, slice(0, embedded.shape[-1]), self.cfg.d_model)
         outputs = self.run_layers(stream, 0, last_only, watched)
         if return_type == "loss":
@@ -62,14 +70,17 @@ class LensTransformer(HookedRootModule):
             return F.mse_loss(outputs[:, :-1], target)
         return outputs[:, -1] if last_only else outputs
 
-    def to_probabilities(self, outputs: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    def to_probabilities(
+        self, outputs: Float[Tensor, "*batch vocab"]
+    ) -> Float[Tensor, "*batch vocab"]:
         """Outputs as what they predict: their softmax where they are logits, else as they are."""
         return outputs.softmax(-1) if self.config.logits else outputs
 
     def run_layers(
         self, stream: Float[Tensor, "batch pos d"], first: int, last_only: bool, watched: bool
     ) -> Float[Tensor, "batch query vocab"]:
-        """Outputs from the stream before layer `first` (0 is the first, one more than the last just reads out)."""
+        """Outputs from the stream before layer `first` (0 is the first, one more than the last just
+        reads out)."""
         for block in self.blocks[first:-1]:
             stream = block(stream, False, watched)
         if first < len(self.blocks):
@@ -78,22 +89,28 @@ class LensTransformer(HookedRootModule):
 
     def check_tokens(self, tokens: ArrayLike | str) -> Int[Tensor, "batch pos"]:
         """Tokens on the model's device, or an error that says what this model accepts."""
-        sequence = as_tokens(self.to_tokens(tokens) if _is_text(tokens) else tokens, self.config.vocab_size)
+        sequence = as_tokens(
+            self.to_tokens(tokens) if _is_text(tokens) else tokens, self.config.vocab_size
+        )
         length, longest = sequence.shape[1], self.config.length
         if self.config.exact_length and length != longest:
-            raise ValueError(f"tokens: this constructed model is exact only at length {longest}, got {length}")
+            raise ValueError(
+                f"tokens: this constructed model is exact only at length {longest}, got {length}"
+            )
         if not 1 <= length <= longest:
             raise ValueError(f"tokens: expected a length of 1..{longest}, got {length}")
         return sequence.to(self.W_U.device)
 
     def setup(self) -> None:
-        """TransformerLens' naming of the hook points, and where to look for what is attached to any module."""
+        """TransformerLens' naming of the hook points, and where to look for what is attached to any
+        module."""
         super().setup()
         self._attached = tuple(place for module in self.modules() for place in attached(module))
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything is attached anywhere: then every step must be taken where it can be seen."""
+        """Whether anything is attached anywhere: then every step must be taken where it can be
+        seen."""
         return any(self._attached)
 
     def folded_layers(self) -> list[FoldedLayer]:
@@ -119,7 +136,8 @@ class LensTransformer(HookedRootModule):
     # Tokens are numbers here: their names are their digits.
 
     def to_tokens(self, input: str | ArrayLike) -> Tensor:
-        """Digits separated by blanks, a list of such strings, or numbers; a single sequence gets a batch axis."""
+        """Digits separated by blanks, a list of such strings, or numbers; a single sequence gets a
+        batch axis."""
         if not _is_text(input):
             return torch.atleast_2d(torch.as_tensor(input))
         rows = [input] if isinstance(input, str) else input
@@ -190,4 +208,6 @@ class LensTransformer(HookedRootModule):
     @staticmethod
     def _check_forks(value: bool, other: bool) -> None:
         if value and other:
-            raise ValueError("use_attn_in and use_split_qkv_input exclude each other: switch one off first")
+            raise ValueError(
+                "use_attn_in and use_split_qkv_input exclude each other: switch one off first"
+            )

@@ -1,4 +1,5 @@
-"""The training loss of a model: fused into one call where nobody watches, step by step otherwise."""
+"""The training loss of a model: fused into one call where nobody watches, step by step
+otherwise."""
 
 import numpy as np
 import torch
@@ -20,8 +21,9 @@ def prediction_loss(
 ) -> Float[Tensor, ""]:
     """Mean loss of the model's outputs against target distributions.
 
-    Targets [batch, vocab] are for the last position, which is then all that the last layer computes; targets
-    [batch, pos, vocab] are for every position. `mse` takes the outputs as they are, `cross-entropy` their softmax.
+    Targets [batch, vocab] are for the last position, which is then all that the last layer
+    computes; targets [batch, pos, vocab] are for every position. `mse` takes the outputs as they
+    are, `cross-entropy` their softmax.
     """
     check_option("loss", loss, LOSSES)
     sequence = model.check_tokens(tokens)
@@ -35,7 +37,9 @@ def prediction_loss(
     if use_kernels() and not (model.is_watched or model.unembed.d_mlp or targets.requires_grad):
         layers = model.folded_layers()
         if can_step(layers, model.W_U, sequence, last_only):
-            return fused_loss(layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss)
+            return fused_loss(
+                layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss
+            )
     return loss_of_outputs(model(sequence, last_only=last_only), targets, loss)
 
 

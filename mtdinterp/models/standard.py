@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.models.config import StandardConfig
-from mtdinterp.models.hooked import HookedAttention, HookedBlock, LensConfig, Unembed, lens_config, listening, tap
+from mtdinterp.models.hooked import (
+    HookedAttention,
+    HookedBlock,
+    LensConfig,
+    Unembed,
+    lens_config,
+    listening,
+    tap,
+)
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import Stream
 from mtdinterp.native.step import FoldedLayer
@@ -77,12 +85,14 @@ class Embed(nn.Module):
         nn.init.normal_(self.W_E)
 
     def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        # Not W_E[tokens]: the gradient of an index adds up in whatever order threads come, in other bits every time.
+        # Not W_E[tokens]: the gradient of an index adds up in whatever order threads come, in other
+        # bits every time.
         return F.embedding(tokens, self.W_E)
 
 
 class StandardTransformer(LensTransformer):
-    """See the module's docstring; `stream` is one block unless a construction named its dimensions."""
+    """See the module's docstring; `stream` is one block unless a construction named its
+    dimensions."""
 
     config: StandardConfig
     embed: Embed
@@ -115,10 +125,12 @@ class StandardTransformer(LensTransformer):
         return [cast(StandardAttention, block.attn) for block in self.blocks]
 
     def folded_layers(self) -> list[FoldedLayer]:
-        """Queries with keys, values with outputs, and the embedding into the first layer: the same function.
+        """Queries with keys, values with outputs, and the embedding into the first layer: the same
+        function.
 
-        q_i·k_j = x_i·(W_Q·W_Kᵀ)·x_j and q_i·R_K[o] = x_i·(W_Q·R_K[o]), so positions need no projection but one,
-        and the first layer, which sees only the embedding of a token, works on one-hot tokens.
+        q_i·k_j = x_i·(W_Q·W_Kᵀ)·x_j and q_i·R_K[o] = x_i·(W_Q·R_K[o]), so positions need no
+        projection but one, and the first layer, which sees only the embedding of a token, works on
+        one-hot tokens.
         """
         layers: list[FoldedLayer] = []
         for attn in self.attention:
@@ -126,7 +138,12 @@ class StandardTransformer(LensTransformer):
             M, keys, mix = queries @ attn.W_K.mT, attn.R_K @ queries.mT, attn.W_V @ attn.W_O
             skip = None
             if not layers:
-                M, keys, mix, skip = self.W_E @ M @ self.W_E.T, keys @ self.W_E.T, self.W_E @ mix, self.W_E
+                M, keys, mix, skip = (
+                    self.W_E @ M @ self.W_E.T,
+                    keys @ self.W_E.T,
+                    self.W_E @ mix,
+                    self.W_E,
+                )
             layers.append(FoldedLayer(M, keys, attn.R_V @ attn.W_O, mix, skip))
         return layers
 

@@ -1,6 +1,7 @@
 """Compiled kernels, and the choice between them and the Python implementations.
 
-`MTDINTERP_KERNEL=eager` never uses them, `fused` insists on them; unset, they are used where they apply.
+`MTDINTERP_KERNEL=eager` never uses them, `fused` insists on them; unset, they are used where they
+apply.
 """
 
 import os
@@ -15,7 +16,8 @@ CHOICES = ("auto", "eager", "fused")
 
 
 def use_kernels() -> bool:
-    """Whether the compiled kernels may be used; an error if they are insisted on and cannot be had."""
+    """Whether the compiled kernels may be used; an error if they are insisted on and cannot be
+    had."""
     choice = check_option("MTDINTERP_KERNEL", os.environ.get("MTDINTERP_KERNEL") or "auto", CHOICES)
     if choice == "eager":
         return False

@@ -1,9 +1,9 @@
 """Compile the C++ kernels once, into a private cache, and load them.
 
-The library is keyed by sources, compiler, flags and processor, so a change of any of them builds anew. The
-cache belongs to the user alone: a directory that others can write to is not used, because what is loaded from
-it runs as the user. Without a compiler, or when anything fails, `load_library` says so once and returns None,
-and the rest of the package goes on with its Python implementations.
+The library is keyed by sources, compiler, flags and processor, so a change of any of them builds
+anew. The cache belongs to the user alone: a directory that others can write to is not used, because
+what is loaded from it runs as the user. Without a compiler, or when anything fails, `load_library`
+says so once and returns None, and the rest of the package goes on with its Python implementations.
 """
 
 import contextlib
@@ -23,7 +23,10 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fopenmp")
-BY_HAND = ("-ffp-contract=fast", "-fno-tree-vectorize")  # vectors are written out: what is left are short tails
+BY_HAND = (
+    "-ffp-contract=fast",
+    "-fno-tree-vectorize",
+)  # vectors are written out: what is left are short tails
 FLAGS = {
     "attention.cpp": BY_HAND,
     "layer.cpp": BY_HAND,
@@ -44,13 +47,16 @@ class BuildError(OSError):
 
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL | None:
-    """The compiled kernels, built if they are not there yet; None, said once, where that is not possible."""
-    import torch  # noqa: F401  its OpenMP runtime must be the one that is already loaded, or there are two
+    """The compiled kernels, built if they are not there yet; None, said once, where that is not
+    possible."""
+    import torch  # noqa: F401  its OpenMP runtime must be the one that is loaded, or there are two
 
     try:
         return ctypes.CDLL(str(library_path()))
     except OSError as error:
-        log.warning("mtdinterp: compiled kernels are not available, using the slower ones (%s)", error)
+        log.warning(
+            "mtdinterp: compiled kernels are not available, using the slower ones (%s)", error
+        )
         return None
 
 
@@ -72,7 +78,11 @@ def library_path() -> Path:
     if not target.exists():
         with _lock(directory / f"{name}.lock"):
             if not target.exists():  # another process may have built it while this one waited
-                print("mtdinterp: compiling kernels for this machine (once) …", file=sys.stderr, flush=True)
+                print(
+                    "mtdinterp: compiling kernels for this machine (once) …",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 _build(compiler, extra, target)
     return target
 
@@ -87,7 +97,8 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def cache_directory() -> Path:
-    """A directory that only this user can write to: the cache, or a fresh one where the cache cannot be used."""
+    """A directory that only this user can write to: the cache, or a fresh one where the cache
+    cannot be used."""
     home = os.environ.get("MTDINTERP_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mtdinterp"
     )
@@ -132,9 +143,21 @@ def _build(compiler: tuple[str, ...], extra: tuple[str, ...], target: Path) -> N
         failures = []
         for machine in TARGETS:
             try:
-                objects = [_compile(compiler, name, (*machine, *extra), Path(scratch)) for name in FLAGS]
+                objects = [
+                    _compile(compiler, name, (*machine, *extra), Path(scratch)) for name in FLAGS
+                ]
                 library = Path(scratch) / "kernels.so"
-                _run([*compiler, "-shared", "-fopenmp", *extra, *map(str, objects), "-o", str(library)])
+                _run(
+                    [
+                        *compiler,
+                        "-shared",
+                        "-fopenmp",
+                        *extra,
+                        *map(str, objects),
+                        "-o",
+                        str(library),
+                    ]
+                )
                 os.replace(library, target)
                 return
             except BuildError as error:
@@ -143,9 +166,12 @@ def _build(compiler: tuple[str, ...], extra: tuple[str, ...], target: Path) -> N
 
 
 def _compile(compiler: tuple[str, ...], name: str, flags: tuple[str, ...], scratch: Path) -> Path:
-    """One object file. No flag that relaxes arithmetic: NaN and infinity must mean what they mean elsewhere."""
+    """One object file. No flag that relaxes arithmetic: NaN and infinity must mean what they mean
+    elsewhere."""
     made = scratch / f"{name}.o"
-    _run([*compiler, *COMMON_FLAGS, *FLAGS[name], *flags, "-c", str(SOURCES / name), "-o", str(made)])
+    _run(
+        [*compiler, *COMMON_FLAGS, *FLAGS[name], *flags, "-c", str(SOURCES / name), "-o", str(made)]
+    )
     return made
 
 
@@ -163,8 +189,18 @@ def _key(compiler: tuple[str, ...], extra: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for source in sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h")):
         digest.update(source.read_bytes())
-    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    for part in (compiler, version, COMMON_FLAGS, sorted(FLAGS.items()), TARGETS, extra, _processor()):
+    version = subprocess.run(
+        [*compiler, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    for part in (
+        compiler,
+        version,
+        COMMON_FLAGS,
+        sorted(FLAGS.items()),
+        TARGETS,
+        extra,
+        _processor(),
+    ):
         digest.update(repr(part).encode())
     return digest.hexdigest()[:20]
 

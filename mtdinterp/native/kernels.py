@@ -1,4 +1,5 @@
-"""The C functions as Python calls on NumPy arrays; callers check shapes, these only pass pointers."""
+"""The C functions as Python calls on NumPy arrays; callers check shapes, these only pass
+pointers."""
 
 import ctypes
 import time
@@ -20,9 +21,12 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def _call(name: str, *arguments: np.ndarray | int) -> None:
-    getattr(required_library(), name)(*(
-        _pointer(value) if isinstance(value, np.ndarray) else ctypes.c_int64(value) for value in arguments
-    ))
+    getattr(required_library(), name)(
+        *(
+            _pointer(value) if isinstance(value, np.ndarray) else ctypes.c_int64(value)
+            for value in arguments
+        )
+    )
 
 
 def log_likelihood_at_nodes(
@@ -33,8 +37,18 @@ def log_likelihood_at_nodes(
     """Σ_t log Σ_g w_g c[t, g] at every node; the number of nodes is a multiple of `NODES`."""
     batch_size, steps, order = likelihoods.shape
     out = np.empty((batch_size, points_by_lag.shape[1]))
-    _call("log_likelihood_at_nodes", out, np.ascontiguousarray(likelihoods), np.ascontiguousarray(points_by_lag),
-          batch_size, steps, order, out.shape[1], steps_per_logarithm, kernel_threads())
+    _call(
+        "log_likelihood_at_nodes",
+        out,
+        np.ascontiguousarray(likelihoods),
+        np.ascontiguousarray(points_by_lag),
+        batch_size,
+        steps,
+        order,
+        out.shape[1],
+        steps_per_logarithm,
+        kernel_threads(),
+    )
     return out
 
 
@@ -51,8 +65,23 @@ def draw_tokens(
 ) -> None:
     """Fill `tokens` and `lags` of one chunk from its uniforms."""
     order, batch_size = first_tokens.shape
-    _call("draw_tokens", tokens, lags, keep, other, vocab_size, boundaries, lag_uniform, token_uniform, first_tokens,
-          batch_size, order, tokens.shape[1], tokens.strides[0] // 8, kernel_threads())
+    _call(
+        "draw_tokens",
+        tokens,
+        lags,
+        keep,
+        other,
+        vocab_size,
+        boundaries,
+        lag_uniform,
+        token_uniform,
+        first_tokens,
+        batch_size,
+        order,
+        tokens.shape[1],
+        tokens.strides[0] // 8,
+        kernel_threads(),
+    )
 
 
 def machine_rates(seconds: float = 0.2) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """How many threads the kernels use, and torch next to them.
 
-Torch spreads even the smallest operation over its threads, and waking them takes longer than the work: a training step
-has dozens of those around one kernel call that is worth spreading.
+Torch spreads even the smallest operation over its threads, and waking them takes longer than the
+work: a training step has dozens of those around one kernel call that is worth spreading.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""What a document is made of, before it is a page, Markdown or a cell's output: text, tables and pictures as data."""
+"""What a document is made of, before it is a page, Markdown or a cell's output: text, tables and
+pictures as data."""
 
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs. `kind` is plain, soft (an aside), answer, misfit (what does not fit), list or code."""
+    """Paragraphs. `kind` is plain, soft (an aside), answer, misfit (what does not fit), list or
+    code."""
 
     lines: tuple[str, ...]
     kind: str = "plain"
@@ -23,7 +25,8 @@ class Heading:
 
 @dataclass(frozen=True)
 class Columns:
-    """Paragraphs under headings, side by side where there is room; the last column is the one that counts."""
+    """Paragraphs under headings, side by side where there is room; the last column is the one that
+    counts."""
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -73,7 +76,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Groups:
-    """Standing bars in groups, one group a category and one bar a series; the truth's are hollow."""
+    """Standing bars in groups, one group a category and one bar a series; the truth's are
+    hollow."""
 
     title: str
     categories: tuple[str, ...]
@@ -147,7 +151,8 @@ class Matrices:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A heat map of many cells. Rows have names, or count from `first_row`; columns count from `first_column`."""
+    """A heat map of many cells. Rows have names, or count from `first_row`; columns count from
+    `first_column`."""
 
     title: str
     values: Float[Tensor, "row column"]

@@ -4,7 +4,18 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from mtdinterp.pages.blocks import Block, Columns, Document, Heading, Image, Links, Maps, Section, Table, Text
+from mtdinterp.pages.blocks import (
+    Block,
+    Columns,
+    Document,
+    Heading,
+    Image,
+    Links,
+    Maps,
+    Section,
+    Table,
+    Text,
+)
 from mtdinterp.pages.pictures import draw
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
@@ -18,12 +29,16 @@ def write_markdown(document: Document, path: Path) -> None:
     for stale in folder.glob("figure-*.png"):
         stale.unlink()
     writer = _Writer(folder)
-    parts = [f"# {escape(document.title)}", *(writer.section(section) for section in document.sections)]
+    parts = [
+        f"# {escape(document.title)}",
+        *(writer.section(section) for section in document.sections),
+    ]
     path.write_text("\n\n".join(parts) + "\n")
 
 
 def escape(words: str) -> str:
-    """Plain words on one line, whatever they hold; a number or mark that would begin a list is kept from it."""
+    """Plain words on one line, whatever they hold; a number or mark that would begin a list is kept
+    from it."""
     line = _cell(words)
     return re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1\2&#8203;", line)
 
@@ -51,8 +66,10 @@ class _Writer:
         if isinstance(block, Table):
             return _table(block)
         if isinstance(block, Columns):
-            return "\n\n".join(f"**{escape(title)}.** " + "\n\n".join(map(escape, lines))
-                               for title, lines in block.columns)
+            return "\n\n".join(
+                f"**{escape(title)}.** " + "\n\n".join(map(escape, lines))
+                for title, lines in block.columns
+            )
         if isinstance(block, Links):
             return ", ".join(f"[{escape(words)}]({quote(file)})" for words, file in block.links)
         self.count += 1
@@ -62,12 +79,20 @@ class _Writer:
         else:
             draw(block, self.folder / name)
         picture = f"![{escape(block.title)}]({quote(self.folder.name)}/{name})"
-        return f"{picture}\n\n{escape(block.note)}" if isinstance(block, Maps) and block.note else picture
+        return (
+            f"{picture}\n\n{escape(block.note)}"
+            if isinstance(block, Maps) and block.note
+            else picture
+        )
 
 
 def _text(block: Text) -> str:
     if block.kind == "code":
-        fence = "`" * max(3, 1 + max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0))
+        fence = "`" * max(
+            3,
+            1
+            + max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0),
+        )
         return "\n".join([fence, *(" ".join(line.splitlines()) for line in block.lines), fence])
     if block.kind == "list":
         return "\n".join(f"{number}. {escape(line)}" for number, line in enumerate(block.lines, 1))
@@ -77,6 +102,8 @@ def _text(block: Text) -> str:
 
 def _table(block: Table) -> str:
     lines = [block.header, ("---",) * len(block.header), *block.rows]
-    table = "\n".join("| " + " | ".join(cell if cell == "---" else _cell(cell) for cell in line) + " |"
-                      for line in lines)
+    table = "\n".join(
+        "| " + " | ".join(cell if cell == "---" else _cell(cell) for cell in line) + " |"
+        for line in lines
+    )
     return f"{escape(block.folded)}:\n\n{table}" if block.folded else table

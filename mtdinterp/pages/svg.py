@@ -27,8 +27,13 @@ def bars(block: Bars) -> str:
             parts.append(_text(0, y + 29, "not a number", size=11))
             continue
         length, error = max(0.0, wide * bar.value / largest), _or_zero(bar.stderr)
-        parts.append(_mark(f'<rect x="0" y="{y + 18}" width="{length:.1f}" height="12" fill="{LOOKS[bar.key].colour}"',
-                           f"{bar.words}: {bar.value:.5f} ± {error:.5f}"))
+        parts.append(
+            _mark(
+                f'<rect x="0" y="{y + 18}" width="{length:.1f}" height="12" '
+                f'fill="{LOOKS[bar.key].colour}"',
+                f"{bar.words}: {bar.value:.5f} ± {error:.5f}",
+            )
+        )
         low, high = (wide * max(0.0, bar.value + sign * error) / largest for sign in (-1, 1))
         parts.append(f'<path d="M{low:.1f} {y + 24}H{high:.1f}" stroke="{INK}"/>')
         parts.append(_text(max(length, high) + 6, y + 28, f"{bar.value:.5f}", size=11))
@@ -57,23 +62,31 @@ def groups(block: Groups) -> str:
         parts.append(f'<path d="M{left} {y_of(value):.1f}H{WIDTH}" stroke="{FAINT}"/>')
         parts.append(_text(left - 4, y_of(value) + 4, f"{value:g}", "end", 11))
     for number, (series, (beside, below)) in enumerate(zip(block.series, places, strict=True)):
-        parts.append(f'<rect x="{beside}" y="{below - 8}" width="9" height="9" {_fill(series.key)}/>')
+        parts.append(
+            f'<rect x="{beside}" y="{below - 8}" width="9" height="9" {_fill(series.key)}/>'
+        )
         parts.append(_text(beside + 14, below, series.words, size=11))
-        for group, (category, value) in enumerate(zip(block.categories, series.values, strict=True)):
+        for group, (category, value) in enumerate(
+            zip(block.categories, series.values, strict=True)
+        ):
             if math.isfinite(value):
                 x = left + (group + 0.1) * group_width + number * bar_width
                 upper, lower = sorted((y_of(value), y_of(0)))
-                parts.append(_mark(f'<rect x="{x:.1f}" y="{upper:.1f}" width="{0.9 * bar_width:.1f}" '
-                                   f'height="{lower - upper:.1f}" {_fill(series.key)}',
-                                   f"{series.words}, {category}: {value:.4f}"))
+                parts.append(
+                    _mark(
+                        f'<rect x="{x:.1f}" y="{upper:.1f}" width="{0.9 * bar_width:.1f}" '
+                        f'height="{lower - upper:.1f}" {_fill(series.key)}',
+                        f"{series.words}, {category}: {value:.4f}",
+                    )
+                )
     for group, category in enumerate(block.categories):
         parts.append(_text(left + (group + 0.5) * group_width, height - 6, category, "middle", 11))
     return _svg(WIDTH, height, parts, block.title)
 
 
 def _legend_places(names: Sequence[str], sample: int = 14) -> list[tuple[int, int]]:
-    """Where samples of a legend stand, each with its words behind it: one after the other, in as many lines as it
-    takes."""
+    """Where samples of a legend stand, each with its words behind it: one after the other, in as
+    many lines as it takes."""
     places, x, y = [], 0, 10
     for words in names:
         width = sample + 14 + round(6.4 * len(words))
@@ -92,7 +105,9 @@ def _fill(key: str) -> str:
 def intervals(block: Intervals) -> str:
     """A point with its 95% interval a row, and dashed lines where the points ought to be."""
     left, right, top, step = 4, 12, 40, 44
-    ends = [value for reading in block.readings for value in _interval(reading.value, reading.stderr)]
+    ends = [
+        value for reading in block.readings for value in _interval(reading.value, reading.stderr)
+    ]
     ends += [level.value for level in block.levels]
     ends = [value for value in ends if math.isfinite(value)] or [0.0, 1.0]
     low, high = _padded(min(0.0, *ends), max(ends))
@@ -107,26 +122,49 @@ def intervals(block: Intervals) -> str:
         parts.append(_text(x_of(value), bottom + 15, f"{value:g}", "middle", 11))
     for index, level in enumerate(level for level in block.levels if math.isfinite(level.value)):
         look, x = LOOKS[level.key], x_of(level.value)
-        parts.append(_mark(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{look.colour}" stroke-width="1.5" '
-                           f'stroke-dasharray="{DASHES[look.line]}"', f"{level.words}: {level.value:.2f}"))
+        parts.append(
+            _mark(
+                f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{look.colour}" stroke-width="1.5" '
+                f'stroke-dasharray="{DASHES[look.line]}"',
+                f"{level.words}: {level.value:.2f}",
+            )
+        )
         anchor = "end" if x > WIDTH / 2 else "start"
-        parts.append(_text(x + (-4 if anchor == "end" else 4), 12 + 14 * index, f"{level.words} {level.value:.2f}",
-                           anchor, 11))
+        parts.append(
+            _text(
+                x + (-4 if anchor == "end" else 4),
+                12 + 14 * index,
+                f"{level.words} {level.value:.2f}",
+                anchor,
+                11,
+            )
+        )
     for index, reading in enumerate(block.readings):
         y = top + step * index + 30
-        number = f"{reading.value:.2f}" + (f" ± {reading.stderr:.2f}" if math.isfinite(reading.stderr) else "")
+        number = f"{reading.value:.2f}" + (
+            f" ± {reading.stderr:.2f}" if math.isfinite(reading.stderr) else ""
+        )
         parts.append(_text(left, y - 12, f"{reading.words}: {number} ({reading.note})", halo=True))
         if math.isfinite(reading.value):
             first, last = (x_of(value) for value in _interval(reading.value, reading.stderr))
-            parts.append(f'<path d="M{first:.1f} {y}H{last:.1f}" stroke="{LOOKS["model"].colour}" stroke-width="3"/>')
-            parts.append(_mark(f'<circle cx="{x_of(reading.value):.1f}" cy="{y}" r="4.5" '
-                               f'fill="{LOOKS["model"].colour}"', f"{reading.words}: {number}"))
+            parts.append(
+                f'<path d="M{first:.1f} {y}H{last:.1f}" stroke="{LOOKS["model"].colour}" '
+                'stroke-width="3"/>'
+            )
+            parts.append(
+                _mark(
+                    f'<circle cx="{x_of(reading.value):.1f}" cy="{y}" r="4.5" '
+                    f'fill="{LOOKS["model"].colour}"',
+                    f"{reading.words}: {number}",
+                )
+            )
     parts.append(_text(WIDTH - right, bottom + 29, block.unit, "end", 11))
     return _svg(WIDTH, bottom + 36, parts, block.title)
 
 
 def lines(block: Lines) -> str:
-    """Lines with a point each value; levels as dashed lines, moments as dotted ones named above the frame."""
+    """Lines with a point each value; levels as dashed lines, moments as dotted ones named above the
+    frame."""
     height, left, right, bottom = 264, 52, 10, 42
     ends = [x for line in block.lines for x, _ in line.points] or [0.0]
     moments = [moment for moment in block.moments if min(ends) <= moment[0] <= max(ends)]
@@ -135,7 +173,12 @@ def lines(block: Lines) -> str:
     top = 20 + 14 * len(moments) + legend
     scale = math.log10 if block.logarithmic else float
     levels = [level for level in block.levels if _shown(level.value, block.logarithmic)]
-    points = [point for line in block.lines for point in line.points if _shown(point[1], block.logarithmic)]
+    points = [
+        point
+        for line in block.lines
+        for point in line.points
+        if _shown(point[1], block.logarithmic)
+    ]
     if not points:
         return ""
     xs = [x for x, _ in points]
@@ -146,11 +189,16 @@ def lines(block: Lines) -> str:
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - first) / ((last - first) or 1)
-        return (left + across * (WIDTH - left - right),
-                height - bottom - (scale(y) - low) / (high - low) * (height - top - bottom))
+        return (
+            left + across * (WIDTH - left - right),
+            height - bottom - (scale(y) - low) / (high - low) * (height - top - bottom),
+        )
 
-    parts = [f'<rect x="{left}" y="{top}" width="{WIDTH - left - right}" height="{height - top - bottom}" fill="none" '
-             f'stroke="{FAINT}"/>']
+    parts = [
+        f'<rect x="{left}" y="{top}" width="{WIDTH - left - right}" '
+        f'height="{height - top - bottom}" fill="none" '
+        f'stroke="{FAINT}"/>'
+    ]
     for value in log_ticks(low, high) if block.logarithmic else ticks(low, high):
         _, y = place(first, value)
         parts.append(f'<path d="M{left} {y:.1f}H{WIDTH - right}" stroke="{FAINT}"/>')
@@ -161,30 +209,56 @@ def lines(block: Lines) -> str:
         parts.append(_text(x, height - bottom + 16, f"{value:g}", "middle", 11))
     for level in levels:
         y = place(first, level.value)[1]
-        # Above its line, or below where the line is low: there a curve that came down to it is above.
+        # Above its line, or below where the line is low: there a curve that came down to it is
+        # above.
         low_down = y > (top + height - bottom) / 2
         parts += _level(level, y, left, WIDTH - right, below=low_down and block.logarithmic)
     for index, (moment, words) in enumerate(moments):
         x, _ = place(moment, floor)
-        parts.append(_mark(f'<path d="M{x:.1f} {18 + 14 * index}V{height - bottom}" stroke="{INK}" '
-                           'stroke-dasharray="2 3"', f"{words}: {moment:g}"))
+        parts.append(
+            _mark(
+                f'<path d="M{x:.1f} {18 + 14 * index}V{height - bottom}" stroke="{INK}" '
+                'stroke-dasharray="2 3"',
+                f"{words}: {moment:g}",
+            )
+        )
         anchor = "start" if x < WIDTH / 2 else "end"
-        parts.append(_text(x + (4 if anchor == "start" else -4), 27 + 14 * index, f"{words} ({moment:g})", anchor, 11,
-                           halo=True))
+        parts.append(
+            _text(
+                x + (4 if anchor == "start" else -4),
+                27 + 14 * index,
+                f"{words} ({moment:g})",
+                anchor,
+                11,
+                halo=True,
+            )
+        )
     for line, (beside, below) in zip(block.lines, places, strict=True):
         look = LOOKS[line.key]
         if legend:
             y = top - legend + below - 4
-            parts.append(f'<path d="M{beside} {y}h22" stroke="{look.colour}" stroke-width="2" '
-                         f'stroke-dasharray="{DASHES[look.line]}"/>' + _text(beside + 28, y + 4, line.words, size=11))
+            parts.append(
+                f'<path d="M{beside} {y}h22" stroke="{look.colour}" stroke-width="2" '
+                f'stroke-dasharray="{DASHES[look.line]}"/>'
+                + _text(beside + 28, y + 4, line.words, size=11)
+            )
         shown = [(x, y, *place(x, y)) for x, y in line.points if _shown(y, block.logarithmic)]
         path = " ".join(f"{px:.1f},{py:.1f}" for _, _, px, py in shown)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{look.colour}" stroke-width="2" '
-                     f'stroke-dasharray="{DASHES[look.line]}"/>')
-        parts += [_mark(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.5" fill="{look.colour}"',
-                        f"{line.words} at {x:g}: {y:.5g}") for x, y, px, py in shown]
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{look.colour}" stroke-width="2" '
+            f'stroke-dasharray="{DASHES[look.line]}"/>'
+        )
+        parts += [
+            _mark(
+                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.5" fill="{look.colour}"',
+                f"{line.words} at {x:g}: {y:.5g}",
+            )
+            for x, y, px, py in shown
+        ]
     parts.append(_text(WIDTH - right, height - 8, block.x_name, "end", 11))
-    parts.append(_text(0, 11, block.y_name + (" (logarithmic)" if block.logarithmic else ""), size=11))
+    parts.append(
+        _text(0, 11, block.y_name + (" (logarithmic)" if block.logarithmic else ""), size=11)
+    )
     return _svg(WIDTH, height, parts, block.title)
 
 
@@ -194,20 +268,39 @@ def matrix(panel: Matrix, most: float) -> str:
 
     cell, left, top = 40, 20, 42
     size, colours = len(panel.values), amounts()
-    parts = [_text(left, 14, panel.title, size=13, weight="600"), _text(left, 30, panel.subtitle, size=11)]
+    parts = [
+        _text(left, 14, panel.title, size=13, weight="600"),
+        _text(left, 30, panel.subtitle, size=11),
+    ]
     for row, line in enumerate(panel.values.tolist()):
         parts.append(_text(left - 6, top + row * cell + 25, str(row), "end", 11))
-        parts.append(_text(left + row * cell + cell / 2, top + size * cell + 14, str(row), "middle", 11))
+        parts.append(
+            _text(left + row * cell + cell / 2, top + size * cell + 14, str(row), "middle", 11)
+        )
         for column, value in enumerate(line):
             share = min(1.0, max(0.0, value / most))
             x, y = left + column * cell, top + row * cell
-            parts.append(_mark(f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" '
-                               f'fill="{to_hex(colours(share))}"',
-                               f"from {row} to {column}: {value:.4f}"))
+            parts.append(
+                _mark(
+                    f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" '
+                    f'fill="{to_hex(colours(share))}"',
+                    f"from {row} to {column}: {value:.4f}",
+                )
+            )
             if size <= 8:
-                parts.append(_text(x + cell / 2 - 0.5, y + 24, f"{value:.2f}", "middle", 11,
-                                   "#ffffff" if share > 0.5 else INK))
-    return _svg(left + size * cell + 4, top + size * cell + 18, parts, f"{panel.title}, {panel.subtitle}")
+                parts.append(
+                    _text(
+                        x + cell / 2 - 0.5,
+                        y + 24,
+                        f"{value:.2f}",
+                        "middle",
+                        11,
+                        "#ffffff" if share > 0.5 else INK,
+                    )
+                )
+    return _svg(
+        left + size * cell + 4, top + size * cell + 18, parts, f"{panel.title}, {panel.subtitle}"
+    )
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -221,17 +314,27 @@ def ticks(low: float, high: float) -> list[float]:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers between two powers of ten, given by their exponents."""
-    found = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in (1, 2, 5)]
+    found = [
+        factor * 10.0**power
+        for power in range(math.floor(low), math.ceil(high) + 1)
+        for factor in (1, 2, 5)
+    ]
     inside = [value for value in found if low <= math.log10(value) <= high]
-    return inside if len(inside) <= 6 else [value for value in inside if math.log10(value) % 1 < 1e-9]
+    return (
+        inside if len(inside) <= 6 else [value for value in inside if math.log10(value) % 1 < 1e-9]
+    )
 
 
 def _level(level: Level, y: float, left: float, right: float, below: bool) -> list[str]:
     look = LOOKS[level.key]
-    line = (f'<path d="M{left} {y:.1f}H{right}" stroke="{look.colour}" stroke-width="1.5" '
-            f'stroke-dasharray="{DASHES[look.line]}"')
-    return [_mark(line, f"{level.words}: {level.value:.5g}"),
-            _text(right - 4, y + (13 if below else -4), level.words, "end", 11, halo=True)]
+    line = (
+        f'<path d="M{left} {y:.1f}H{right}" stroke="{look.colour}" stroke-width="1.5" '
+        f'stroke-dasharray="{DASHES[look.line]}"'
+    )
+    return [
+        _mark(line, f"{level.words}: {level.value:.5g}"),
+        _text(right - 4, y + (13 if below else -4), level.words, "end", 11, halo=True),
+    ]
 
 
 def _shown(value: float, logarithmic: bool) -> bool:
@@ -254,19 +357,29 @@ def _padded(low: float, high: float, share: float = 0.05) -> tuple[float, float]
 
 def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
     """A figure that scales with the page; `label` is read out in its place."""
-    return (f'<svg class="chart" role="img" aria-label="{escape(label, quote=True)}" '
-            f'viewBox="0 0 {width:g} {height:g}" style="max-width:{width:g}px">{"".join(parts)}</svg>')
+    return (
+        f'<svg class="chart" role="img" aria-label="{escape(label, quote=True)}" '
+        f'viewBox="0 0 {width:g} {height:g}" style="max-width:{width:g}px">{"".join(parts)}</svg>'
+    )
 
 
 def _text(
-    x: float, y: float, words: str, anchor: str = "start", size: int = 12, fill: str = INK, weight: str = "",
+    x: float,
+    y: float,
+    words: str,
+    anchor: str = "start",
+    size: int = 12,
+    fill: str = INK,
+    weight: str = "",
     halo: bool = False,
 ) -> str:
     """Words; a halo keeps them readable over lines."""
     heavy = f' font-weight="{weight}"' if weight else ""
     heavy += ' paint-order="stroke" stroke="#ffffff" stroke-width="3"' if halo else ""
-    return (f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{heavy}>'
-            f"{escape(words)}</text>")
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{heavy}>'
+        f"{escape(words)}</text>"
+    )
 
 
 def _mark(shape: str, tip: str) -> str:

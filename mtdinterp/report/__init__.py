@@ -1,4 +1,5 @@
-"""Interpretability reports: what is known of a checkpoint, what it means, and a page or Markdown that says so."""
+"""Interpretability reports: what is known of a checkpoint, what it means, and a page or Markdown
+that says so."""
 
 from mtdinterp.report.findings import Findings, collect
 from mtdinterp.report.verdict import Verdict, judge

@@ -18,7 +18,10 @@ def write_report(findings: Sequence[Findings], path: Path, command: str = "") ->
     """Write report.html, or report.md with its figures, and report.json; both paths."""
     findings = told_apart(findings)
     verdicts = [judge(entry) for entry in findings]
-    numbers = [as_numbers(entry, to_plain(verdict)) for entry, verdict in zip(findings, verdicts, strict=True)]
+    numbers = [
+        as_numbers(entry, to_plain(verdict))
+        for entry, verdict in zip(findings, verdicts, strict=True)
+    ]
     document = compose(findings, verdicts, command)
     target = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,12 +41,36 @@ def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
         "name": entry.name,
         "seed": entry.seed,
         "weights_sha256": entry.weights_hash,
-        **{name: entry.checkpoint.config.get(name) for name in ("task", "recipe", "seeds", "versions")},
+        **{
+            name: entry.checkpoint.config.get(name)
+            for name in ("task", "recipe", "seeds", "versions")
+        },
         "model": entry.checkpoint.model.config.to_dict(),
         "verdict": verdict,
-        "kl": {"model": to_plain(entry.model_score), "estimators": to_plain(entry.estimators),
-               **{name: to_plain(getattr(entry, name)) for name in ("left_out", "kl_ratio", "bayes_ratio")}},
-        **{name: to_plain(getattr(entry, name)) for name in (
-            "transition", "beta", "attention", "latents", "algorithm", "development", "interchanges", "steering",
-            "transplants", "sweep", "circuit", "maps", "tokens")},
+        "kl": {
+            "model": to_plain(entry.model_score),
+            "estimators": to_plain(entry.estimators),
+            **{
+                name: to_plain(getattr(entry, name))
+                for name in ("left_out", "kl_ratio", "bayes_ratio")
+            },
+        },
+        **{
+            name: to_plain(getattr(entry, name))
+            for name in (
+                "transition",
+                "beta",
+                "attention",
+                "latents",
+                "algorithm",
+                "development",
+                "interchanges",
+                "steering",
+                "transplants",
+                "sweep",
+                "circuit",
+                "maps",
+                "tokens",
+            )
+        },
     }

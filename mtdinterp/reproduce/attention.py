@@ -1,4 +1,5 @@
-"""Attention maps of trained models next to the construction's: the paper's Figure 4 (left) and 8."""
+"""Attention maps of trained models next to the construction's: the paper's Figure 4 (left) and
+8."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,21 +25,32 @@ Maps = dict[tuple[int, str], list[Tensor]]
 
 def attention_maps(context: Context, length: int = LENGTH) -> Reproduction:
     return _reproduction(
-        context, "attention", "Attention of trained and constructed transformers, m = 4",
+        context,
+        "attention",
+        "Attention of trained and constructed transformers, m = 4",
         [Entry(4, length), Entry(4, length, "standard")],
-        "On a sequence of 64 tokens with m = 4, trained disentangled and standard transformers put high and low "
-        "attention where the construction does, with the same band of m lags in layer 1, which shows that they compute "
-        "the responsibilities (Section 6 and Figure 4, left).")
+        "On a sequence of 64 tokens with m = 4, trained disentangled and standard transformers put "
+        "high and low "
+        "attention where the construction does, with the same band of m lags in layer 1, which "
+        "shows that they compute "
+        "the responsibilities (Section 6 and Figure 4, left).",
+    )
 
 
 def attention_grids(context: Context, length: int = LENGTH) -> Reproduction:
     return _reproduction(
-        context, "attention-grids", "Attention of trained and constructed transformers, m = 3 and m = 5",
+        context,
+        "attention-grids",
+        "Attention of trained and constructed transformers, m = 3 and m = 5",
         [Entry(3, length), Entry(5, length)],
-        "The same holds for disentangled transformers of the orders m = 3 and m = 5 (Appendix E and Figure 8).")
+        "The same holds for disentangled transformers of the orders m = 3 and m = 5 (Appendix E "
+        "and Figure 8).",
+    )
 
 
-def _reproduction(context: Context, name: str, title: str, entries: Sequence[Entry], claim: str) -> Reproduction:
+def _reproduction(
+    context: Context, name: str, title: str, entries: Sequence[Entry], claim: str
+) -> Reproduction:
     checkpoints, missing = available(context.models, entries)
     maps: Maps = {}
     numbers: dict[str, Any] = {}
@@ -55,17 +67,37 @@ def _reproduction(context: Context, name: str, title: str, entries: Sequence[Ent
                 numbers[entry.name] = _numbers(found)
         built = one_step(task.transition, order, length, tuned_rate(task, length).beta)
         maps[order, "construction"] = _maps(built, tokens[:1])
-    rows = [{"order": order, "method": method, "layer": layer + 1, "query": query, "key": key,
-             "attention": values[query, key].item()}
-            for (order, method), layers in maps.items() for layer, values in enumerate(layers)
-            for query in range(len(values)) for key in range(query + 1)]
+    rows = [
+        {
+            "order": order,
+            "method": method,
+            "layer": layer + 1,
+            "query": query,
+            "key": key,
+            "attention": values[query, key].item(),
+        }
+        for (order, method), layers in maps.items()
+        for layer, values in enumerate(layers)
+        for query in range(len(values))
+        for key in range(query + 1)
+    ]
     return Reproduction(
-        name=name, title=title, claim=claim, numbers=numbers, table=rows,
-        measured=(*sentences, "Layers 2 and 3 are trained at the last query alone, and the construction is exact there "
-                  "alone: their other rows are free. Distances are means over sequences to the construction with the "
-                  "model's own β; the maps show one sequence, and the construction with the tuned β.",
-                  *say_missing(missing)),
-        draw=lambda figure: _draw(figure, maps), size=(8.4, 2.25 * len(maps) + 0.6),
+        name=name,
+        title=title,
+        claim=claim,
+        numbers=numbers,
+        table=rows,
+        measured=(
+            *sentences,
+            "Layers 2 and 3 are trained at the last query alone, and the construction is exact "
+            "there "
+            "alone: their other rows are free. Distances are means over sequences to the "
+            "construction with the "
+            "model's own β; the maps show one sequence, and the construction with the tuned β.",
+            *say_missing(missing),
+        ),
+        draw=lambda figure: _draw(figure, maps),
+        size=(8.4, 2.25 * len(maps) + 0.6),
     )
 
 
@@ -90,12 +122,19 @@ def _numbers(found: AttentionComparison) -> dict[str, Any]:
 
 def _sentence(entry: Entry, found: AttentionComparison) -> str:
     first, second, last = found.layers
-    return (f"{NAMES[_method(entry)].capitalize()}, m = {entry.order}: over the lags layer 1 correlates with the "
-            f"responsibilities at {first.responsibility_correlation:.3f}, but only {first.mass_on_lags:.0%} of its "
-            f"attention is there (total variation to the construction {first.distance:.2f}; uniform attention "
-            f"{first.uniform_distance:.2f}). At the last query layer 2 is at {second.distance:.2f} (uniform "
-            f"{second.uniform_distance:.2f}) and layer 3, which holds the weights, at {last.distance:.3f} (uniform "
-            f"{last.uniform_distance:.2f}).")
+    return (
+        f"{NAMES[_method(entry)].capitalize()}, m = {entry.order}: over the lags layer 1 "
+        "correlates with the "
+        f"responsibilities at {first.responsibility_correlation:.3f}, but only "
+        f"{first.mass_on_lags:.0%} of its "
+        f"attention is there (total variation to the construction {first.distance:.2f}; uniform "
+        "attention "
+        f"{first.uniform_distance:.2f}). At the last query layer 2 is at {second.distance:.2f} "
+        "(uniform "
+        f"{second.uniform_distance:.2f}) and layer 3, which holds the weights, at "
+        f"{last.distance:.3f} (uniform "
+        f"{last.uniform_distance:.2f})."
+    )
 
 
 def _draw(figure: Any, maps: Maps) -> None:
@@ -112,6 +151,8 @@ def _draw(figure: Any, maps: Maps) -> None:
     last = len(layers[0]) - 1
     axes[0, 0].set_xticks(range(0, last + 1, 16))
     axes[0, 0].set_yticks(range(0, last + 1, 16))
-    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, ticks=[0, 0.01, 0.05, 0.25, 0.5, 1])
+    bar = figure.colorbar(
+        image, ax=axes, fraction=0.03, pad=0.01, ticks=[0, 0.01, 0.05, 0.25, 0.5, 1]
+    )
     bar.set_label("attention (colour by its square root)")
     bar.ax.set_yticklabels(["0", "0.01", "0.05", "0.25", "0.5", "1"])

@@ -1,4 +1,5 @@
-"""Parts that several figures draw: lines in the one style, maps of probabilities, a legend beside the panels."""
+"""Parts that several figures draw: lines in the one style, maps of probabilities, a legend beside
+the panels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,28 +25,52 @@ ASIDE = {"model": 0.955, "standard": 1.045}
 
 
 def line(
-    axis: Any, method: str, points: Sequence[tuple[float, float, float]], label: str | None = None, aside: float = 1.0
+    axis: Any,
+    method: str,
+    points: Sequence[tuple[float, float, float]],
+    label: str | None = None,
+    aside: float = 1.0,
 ) -> None:
-    """One method: (x, y, standard error of y), moved aside by a factor on x. Constructions are hollow and large:
-    methods that coincide, as the paper says they do, all stay visible."""
+    """One method: (x, y, standard error of y), moved aside by a factor on x. Constructions are
+    hollow and large: methods that coincide, as the paper says they do, all stay visible."""
     if not points:
         return
     look, hollow = LOOKS[method], "construction" in method
     x, y, errors = zip(*points, strict=True)
-    axis.errorbar([value * aside for value in x], y, errors, color=look.colour, marker=look.marker,
-                  linestyle=look.line, label=label or NAMES[method], markerfacecolor="none" if hollow else look.colour,
-                  markersize=8 if hollow else 7 if look.marker == "*" else 4.5, linewidth=1.3, elinewidth=1, capsize=2)
+    axis.errorbar(
+        [value * aside for value in x],
+        y,
+        errors,
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.line,
+        label=label or NAMES[method],
+        markerfacecolor="none" if hollow else look.colour,
+        markersize=8 if hollow else 7 if look.marker == "*" else 4.5,
+        linewidth=1.3,
+        elinewidth=1,
+        capsize=2,
+    )
 
 
 def lines(
-    axis: Any, rows: Iterable[Row], methods: Sequence[str], x: str, y: str, error: str,
+    axis: Any,
+    rows: Iterable[Row],
+    methods: Sequence[str],
+    x: str,
+    y: str,
+    error: str,
     aside: Mapping[str, float] = ASIDE,
 ) -> None:
     """Every method that the rows have, in the given order."""
     rows = list(rows)
     for method in methods:
-        line(axis, method, [(row[x], row[y], row[error]) for row in rows if row["method"] == method],
-             aside=aside.get(method, 1.0))
+        line(
+            axis,
+            method,
+            [(row[x], row[y], row[error]) for row in rows if row["method"] == method],
+            aside=aside.get(method, 1.0),
+        )
 
 
 def lengths_axis(axis: Any, lengths: Sequence[int]) -> None:
@@ -81,7 +106,8 @@ def legend_below(figure: Any, axes: Iterable[Any], columns: int) -> None:
 
 
 def probability_map(axis: Any, values: Any, largest: float = 1.0, root: bool = False) -> Any:
-    """A map of probabilities from white to dark blue, from 0 to the largest; by the square root if asked."""
+    """A map of probabilities from white to dark blue, from 0 to the largest; by the square root if
+    asked."""
     from matplotlib.colors import PowerNorm
 
     scale = PowerNorm(0.5 if root else 1.0, 0, largest)
@@ -96,5 +122,12 @@ def write_cells(axis: Any, values: Any, largest: float) -> None:
     """The number in every cell of a small map."""
     for row, entries in enumerate(values.tolist()):
         for column, value in enumerate(entries):
-            axis.text(column, row, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=7,
-                      color="white" if value > 0.55 * largest else INK)
+            axis.text(
+                column,
+                row,
+                f"{value:.2f}".removeprefix("0"),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if value > 0.55 * largest else INK,
+            )

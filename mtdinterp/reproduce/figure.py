@@ -1,4 +1,5 @@
-"""What a figure is, whatever it shows: the paper's claim, what was measured, the numbers and how to draw them."""
+"""What a figure is, whatever it shows: the paper's claim, what was measured, the numbers and how to
+draw them."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""One step of mirror descent is the posterior mean to first order, at one rate only: Theorem 1, as a figure."""
+"""One step of mirror descent is the posterior mean to first order, at one rate only: Theorem 1, as
+a figure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,31 +23,51 @@ OTHER = 1.5
 """The other learning rate, in units of the one at which both estimators agree."""
 
 
-def first_order(context: Context, orders: Sequence[int] = ORDERS, length: int = LENGTH) -> Reproduction:
+def first_order(
+    context: Context, orders: Sequence[int] = ORDERS, length: int = LENGTH
+) -> Reproduction:
     n_sequences = context.count(N_SEQUENCES)
     rows: list[dict[str, Any]] = []
     for order in orders:
         rows += _rows(order, length, n_sequences, context.seed)
-    numbers = {f"m{order}": _numbers([row for row in rows if row["order"] == order]) for order in orders}
+    numbers = {
+        f"m{order}": _numbers([row for row in rows if row["order"] == order]) for order in orders
+    }
 
     def over_orders(key: str) -> str:
         return ", ".join(f"{numbers[f'm{order}'][key]:.3f}" for order in orders)
 
     return Reproduction(
-        name="first-order", title="One step of mirror descent is Bayes to first order",
-        claim="One step of mirror descent at η = 1/(m+1) and the posterior mean agree to first order in the gradient "
-              "at uniform weights: what is between them is of second order (Theorem 1, Section 5 and Appendix I). "
-              "Proved for a linearised likelihood, and stated without a figure.",
-        measured=(f"Slope of the distance to the exact posterior mean in the centred gradient's norm, on logarithmic "
-                  f"axes, for m = {', '.join(map(str, orders))}: {over_orders('equivalent')} at η = 1/(m+1), which is "
-                  f"second order, and {over_orders('other')} at {OTHER:g} times that rate, which is first.",
-                  f"T = {length}; π is moved towards the matrix whose rows are all the stationary marginal, by factors "
-                  f"down to {min(EPSILONS):g}, and the tokens are kept. Slopes are of means over {n_sequences} "
-                  f"sequences, for factors up to {WEAK:g}. The likelihood is exact: nothing is linearised.",
-                  f"The limit is of weak evidence. With π itself at this length the distance at η = 1/(m+1) is "
-                  f"{over_orders('at_full_evidence')} on the simplex: the rate that is best there is far smaller (see "
-                  "learning-rate)."),
-        numbers=numbers, table=rows, draw=lambda figure: _draw(figure, rows, orders), size=(3.1 * len(orders), 3.9),
+        name="first-order",
+        title="One step of mirror descent is Bayes to first order",
+        claim="One step of mirror descent at η = 1/(m+1) and the posterior mean agree to first "
+        "order in the gradient "
+        "at uniform weights: what is between them is of second order (Theorem 1, Section 5 and "
+        "Appendix I). "
+        "Proved for a linearised likelihood, and stated without a figure.",
+        measured=(
+            "Slope of the distance to the exact posterior mean in the centred gradient's norm, on "
+            "logarithmic "
+            f"axes, for m = {', '.join(map(str, orders))}: {over_orders('equivalent')} at η = "
+            "1/(m+1), which is "
+            f"second order, and {over_orders('other')} at {OTHER:g} times that rate, which is "
+            "first.",
+            f"T = {length}; π is moved towards the matrix whose rows are all the stationary "
+            "marginal, by factors "
+            f"down to {min(EPSILONS):g}, and the tokens are kept. Slopes are of means over "
+            f"{n_sequences} "
+            f"sequences, for factors up to {WEAK:g}. The likelihood is exact: nothing is "
+            "linearised.",
+            "The limit is of weak evidence. With π itself at this length the distance at η = "
+            "1/(m+1) is "
+            f"{over_orders('at_full_evidence')} on the simplex: the rate that is best there is far "
+            "smaller (see "
+            "learning-rate).",
+        ),
+        numbers=numbers,
+        table=rows,
+        draw=lambda figure: _draw(figure, rows, orders),
+        size=(3.1 * len(orders), 3.9),
     )
 
 
@@ -56,21 +77,39 @@ def _rows(order: int, length: int, n_sequences: int, seed: int) -> list[dict[str
     same = equivalent_learning_rate(order)
     rows = []
     for epsilon in EPSILONS:
-        weak = (1 - epsilon) * task.stationary.expand_as(task.transition) + epsilon * task.transition
+        weak = (1 - epsilon) * task.stationary.expand_as(
+            task.transition
+        ) + epsilon * task.transition
         norm = centred(gradient_at_uniform(weak, tokens, order)).norm(dim=-1)
         # Distances fall to 1e-7, but not where the evidence is strong and the exact mean is dear.
-        bayes = exact_posterior_mean(weak, tokens, order, tolerance=1e-12 if epsilon < 0.5 else 1e-8)
+        bayes = exact_posterior_mean(
+            weak, tokens, order, tolerance=1e-12 if epsilon < 0.5 else 1e-8
+        )
         for rate, learning_rate in (("equivalent", same), ("other", OTHER * same)):
             error = (mirror_descent(weak, tokens, order, learning_rate) - bayes).norm(dim=-1)
-            rows.append({"order": order, "evidence": epsilon, "rate": rate, "learning_rate": learning_rate,
-                         "gradient_norm": norm.mean().item(), "distance": error.mean().item(),
-                         "distance_stderr": error.std().item() / n_sequences**0.5, "sequences": n_sequences})
+            rows.append(
+                {
+                    "order": order,
+                    "evidence": epsilon,
+                    "rate": rate,
+                    "learning_rate": learning_rate,
+                    "gradient_norm": norm.mean().item(),
+                    "distance": error.mean().item(),
+                    "distance_stderr": error.std().item() / n_sequences**0.5,
+                    "sequences": n_sequences,
+                }
+            )
     return rows
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, float]:
-    slopes = {rate: _slope([row for row in rows if row["rate"] == rate]) for rate in ("equivalent", "other")}
-    last = max((row for row in rows if row["rate"] == "equivalent"), key=lambda row: row["evidence"])
+    slopes = {
+        rate: _slope([row for row in rows if row["rate"] == rate])
+        for rate in ("equivalent", "other")
+    }
+    last = max(
+        (row for row in rows if row["rate"] == "equivalent"), key=lambda row: row["evidence"]
+    )
     return {**slopes, "at_full_evidence": last["distance"]}
 
 
@@ -84,15 +123,28 @@ def _slope(rows: Sequence[Row]) -> float:
 def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int]) -> None:
     axes = figure.subplots(1, len(orders), sharex=True, sharey=True, squeeze=False)[0]
     for axis, order in zip(axes, orders, strict=True):
-        for rate, method, label, power in (("other", "one_step", f"η = {OTHER:g}/(m+1)", 1),
-                                           ("equivalent", "one_step_theory", "η = 1/(m+1)", 2)):
+        for rate, method, label, power in (
+            ("other", "one_step", f"η = {OTHER:g}/(m+1)", 1),
+            ("equivalent", "one_step_theory", "η = 1/(m+1)", 2),
+        ):
             some = [row for row in rows if (row["order"], row["rate"]) == (order, rate)]
-            line(axis, method, [(row["gradient_norm"], row["distance"], row["distance_stderr"]) for row in some], label)
+            line(
+                axis,
+                method,
+                [(row["gradient_norm"], row["distance"], row["distance_stderr"]) for row in some],
+                label,
+            )
             ends = some[0]["gradient_norm"] * np.array([1, 60])
             # Below the marks, not on them.
             guide = 0.4 * some[0]["distance"] * np.array([1, 60]) ** power
-            axis.plot(ends, guide, color=SHADES[2].colour, linestyle="-" if power == 1 else ":", linewidth=1,
-                      label=f"slope {power}")
+            axis.plot(
+                ends,
+                guide,
+                color=SHADES[2].colour,
+                linestyle="-" if power == 1 else ":",
+                linewidth=1,
+                label=f"slope {power}",
+            )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_title(f"m = {order}")

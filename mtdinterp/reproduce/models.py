@@ -34,7 +34,8 @@ class ZooModels:
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """Each model trained when it is first asked for, in a directory of its own where a stopped run goes on."""
+    """Each model trained when it is first asked for, in a directory of its own where a stopped run
+    goes on."""
 
     directory: Path
     announce: Callable[[str], None] = field(default=lambda words: None)
@@ -43,7 +44,11 @@ class TrainedModels:
     def get(self, entry: Entry) -> Checkpoint:
         path = self.directory / entry.name
         # Resuming prepares a held-out set, which takes seconds: not for a run that is finished.
-        if (path / CONFIG).exists() and entry.made((found := load_checkpoint(path)).config) and _finished(found):
+        if (
+            (path / CONFIG).exists()
+            and entry.made((found := load_checkpoint(path)).config)
+            and _finished(found)
+        ):
             return found
         with entry_run(entry, path) as run:
             run.train(after_evaluation=self._report(entry))
@@ -52,21 +57,29 @@ class TrainedModels:
     def _report(self, entry: Entry) -> Callable[[Trainer], None]:
         def after_evaluation(trainer: Trainer) -> None:
             last = trainer.history[-1]
-            self.announce(f"training {entry.name}: step {trainer.step} of {trainer.recipe.steps}, KL {last['kl']:.5f}, "
-                          f"{last['ratio']:.3f}× one-step mirror descent")
+            self.announce(
+                f"training {entry.name}: step {trainer.step} of {trainer.recipe.steps}, KL "
+                f"{last['kl']:.5f}, "
+                f"{last['ratio']:.3f}× one-step mirror descent"
+            )
 
         return after_evaluation
 
 
 def _finished(checkpoint: Checkpoint) -> bool:
-    return bool(checkpoint.history) and checkpoint.history[-1]["step"] == checkpoint.config["recipe"]["steps"]
+    return (
+        bool(checkpoint.history)
+        and checkpoint.history[-1]["step"] == checkpoint.config["recipe"]["steps"]
+    )
 
 
 def available(models: Models, entries: Iterable[Entry]) -> tuple[dict[str, Checkpoint], list[str]]:
     """Those of the models that are there, by name, and the names of the others."""
     found = {entry.name: models.get(entry) for entry in entries}
-    return ({name: checkpoint for name, checkpoint in found.items() if checkpoint is not None},
-            [name for name, checkpoint in found.items() if checkpoint is None])
+    return (
+        {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None},
+        [name for name, checkpoint in found.items() if checkpoint is None],
+    )
 
 
 def say_missing(names: list[str]) -> tuple[str, ...]:

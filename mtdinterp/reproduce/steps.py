@@ -1,4 +1,5 @@
-"""Five layers against several steps of mirror descent, and the explicit two-step construction: Figure 5."""
+"""Five layers against several steps of mirror descent, and the explicit two-step construction:
+Figure 5."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -17,11 +18,17 @@ from mtdinterp.training.zoo import ENTRIES, zoo_task
 ORDER, STEPS, LENGTHS = 3, (1, 2, 3, 4, 5), (32, 64, 128, 256, 512)
 CUT = 1.22
 """One step leaves the right panel here: shown in full, it would press all others together."""
-METHODS = ("exact_bayes", *(f"mirror_descent_{count}" for count in reversed(STEPS[1:])), "one_step",
-           "two_step_construction")
+METHODS = (
+    "exact_bayes",
+    *(f"mirror_descent_{count}" for count in reversed(STEPS[1:])),
+    "one_step",
+    "two_step_construction",
+)
 
 
-def five_layers(context: Context, lengths: Sequence[int] = LENGTHS, steps: Sequence[int] = STEPS) -> Reproduction:
+def five_layers(
+    context: Context, lengths: Sequence[int] = LENGTHS, steps: Sequence[int] = STEPS
+) -> Reproduction:
     wanted = [entry for entry in ENTRIES if entry.layers == 5 and entry.length in lengths]
     checkpoints, missing = available(context.models, wanted)
     rows: list[dict[str, Any]] = []
@@ -41,41 +48,61 @@ def five_layers(context: Context, lengths: Sequence[int] = LENGTHS, steps: Seque
             rows.append({**row, "over_two_step": two.value, "over_two_step_stderr": two.stderr})
     seeds = _over_seeds(rows)
     numbers = {
-        "model_over_two_step": {f"T{row['length']}, {row['method'].removeprefix('model, ')}": row["over_two_step"]
-                                for row in rows if row["method"].startswith("model")},
+        "model_over_two_step": {
+            f"T{row['length']}, {row['method'].removeprefix('model, ')}": row["over_two_step"]
+            for row in rows
+            if row["method"].startswith("model")
+        },
         "mean_over_seeds": [dict(row) for row in seeds],
-        **{f"{method}_over_two_step": {f"T{row['length']}": row["over_two_step"] for row in rows
-                                       if row["method"] == method}
-           for method in ("one_step", "two_step_construction", "exact_bayes")},
+        **{
+            f"{method}_over_two_step": {
+                f"T{row['length']}": row["over_two_step"] for row in rows if row["method"] == method
+            }
+            for method in ("one_step", "two_step_construction", "exact_bayes")
+        },
     }
     return Reproduction(
-        name="five-layers", title="Five layers against k steps of mirror descent",
-        claim="A trained five-layer transformer has about the KL of two-step mirror descent at every length (three "
-              "seeds with error bars), with some variance between seeds on long sequences; an explicit multi-step "
-              "construction is left open (Section 6 and Figure 5).",
-        measured=(*_sentences(rows, seeds), *say_missing(missing)), numbers=numbers, table=rows,
-        draw=lambda figure: _draw(figure, rows, seeds, lengths), size=(9.0, 4.4),
+        name="five-layers",
+        title="Five layers against k steps of mirror descent",
+        claim="A trained five-layer transformer has about the KL of two-step mirror descent at "
+        "every length (three "
+        "seeds with error bars), with some variance between seeds on long sequences; an explicit "
+        "multi-step "
+        "construction is left open (Section 6 and Figure 5).",
+        measured=(*_sentences(rows, seeds), *say_missing(missing)),
+        numbers=numbers,
+        table=rows,
+        draw=lambda figure: _draw(figure, rows, seeds, lengths),
+        size=(9.0, 4.4),
     )
 
 
 def _construction(context: Context, task: MTDTask, length: int) -> LensTransformer:
-    """The two-step construction with constants fitted to the truth, on other sequences than those that are scored."""
+    """The two-step construction with constants fitted to the truth, on other sequences than those
+    that are scored."""
     data = task.sample(context.count(tuning_sequences(length)), length, seed=0)
-    constants = fit_two_step(Evidence(task, data.tokens), data.next_probs, tuned_rate(task, length, steps=2).beta)
+    constants = fit_two_step(
+        Evidence(task, data.tokens), data.next_probs, tuned_rate(task, length, steps=2).beta
+    )
     return two_step(task.transition, task.order, length, *constants)
 
 
 def _over_seeds(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Mean over seeds and its spread: the standard deviation between them, or of a single seed its standard error."""
+    """Mean over seeds and its spread: the standard deviation between them, or of a single seed its
+    standard error."""
     found = []
     for length in dict.fromkeys(row["length"] for row in rows):
-        some = [row for row in rows if row["length"] == length and row["method"].startswith("model")]
+        some = [
+            row for row in rows if row["length"] == length and row["method"].startswith("model")
+        ]
         if some:
             entry: dict[str, Any] = {"length": length, "method": "model", "seeds": len(some)}
             for key in ("kl", "over_one_step", "over_two_step"):
                 values = [row[key] for row in some]
                 entry[key] = mean(values)
-                entry[f"{key}_spread"] = stdev(values) if len(values) > 1 else some[0][f"{key}_stderr"]
+                entry[f"{key}_spread"] = (
+                    stdev(values) if len(values) > 1 else some[0][f"{key}_stderr"]
+                )
             found.append(entry)
     return found
 
@@ -83,24 +110,43 @@ def _over_seeds(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _sentences(rows: Sequence[Row], seeds: Sequence[Row]) -> tuple[str, ...]:
     sentences = []
     for row in seeds:
-        several = [f"{other['over_two_step']:.3f}" for other in rows
-                   if other["length"] == row["length"] and other["method"].startswith("model")]
-        count = (f"seeds {', '.join(several)}; ± is their standard deviation" if len(several) > 1
-                 else "one seed; ± is its error over sequences")
+        several = [
+            f"{other['over_two_step']:.3f}"
+            for other in rows
+            if other["length"] == row["length"] and other["method"].startswith("model")
+        ]
+        count = (
+            f"seeds {', '.join(several)}; ± is their standard deviation"
+            if len(several) > 1
+            else "one seed; ± is its error over sequences"
+        )
         one, two = (_kl(rows, method, row["length"]) for method in ("one_step", "mirror_descent_2"))
-        sentences.append(f"At T = {row['length']} five trained layers have {row['over_two_step']:.3f} ± "
-                         f"{row['over_two_step_spread']:.3f} times the KL of tuned two-step mirror descent ({count}): "
-                         f"{(one - row['kl']) / (one - two):.0%} of the way from one step to two.")
+        sentences.append(
+            f"At T = {row['length']} five trained layers have {row['over_two_step']:.3f} ± "
+            f"{row['over_two_step_spread']:.3f} times the KL of tuned two-step mirror descent "
+            f"({count}): "
+            f"{(one - row['kl']) / (one - two):.0%} of the way from one step to two."
+        )
     built = [row for row in rows if row["method"] == "two_step_construction"]
-    sentences.append("The explicit two-step construction, left open in the paper, has "
-                     + ", ".join(f"{row['over_two_step']:.3f} ± {row['over_two_step_stderr']:.3f} (T = {row['length']})"
-                                 for row in built)
-                     + " times the KL of two steps; its four constants are tuned against the truth.")
+    sentences.append(
+        "The explicit two-step construction, left open in the paper, has "
+        + ", ".join(
+            f"{row['over_two_step']:.3f} ± {row['over_two_step_stderr']:.3f} (T = {row['length']})"
+            for row in built
+        )
+        + " times the KL of two steps; its four constants are tuned against the truth."
+    )
     longest = max(row["length"] for row in rows)
-    further = [f"{row['kl'] / _kl(rows, 'exact_bayes', longest):.3f}" for row in rows if row["length"] == longest
-               and row["method"] in ("one_step", *(f"mirror_descent_{count}" for count in STEPS))]
-    sentences.append(f"At T = {longest} the KL of 1, 2, … steps is {', '.join(further)} times that of the exact "
-                     "posterior mean.")
+    further = [
+        f"{row['kl'] / _kl(rows, 'exact_bayes', longest):.3f}"
+        for row in rows
+        if row["length"] == longest
+        and row["method"] in ("one_step", *(f"mirror_descent_{count}" for count in STEPS))
+    ]
+    sentences.append(
+        f"At T = {longest} the KL of 1, 2, … steps is {', '.join(further)} times that of the exact "
+        "posterior mean."
+    )
     return tuple(sentences)
 
 
@@ -111,7 +157,10 @@ def _kl(rows: Sequence[Row], method: str, length: int) -> float:
 def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Sequence[int]) -> None:
     left, right = figure.subplots(1, 2)
     # On the right so little is between the methods that they stand side by side at each length.
-    beside = {method: 2 ** (0.075 * (place - len(METHODS) / 2)) for place, method in enumerate((*METHODS, "model"))}
+    beside = {
+        method: 2 ** (0.075 * (place - len(METHODS) / 2))
+        for place, method in enumerate((*METHODS, "model"))
+    }
     for axis, key, aside in ((left, "kl", {}), (right, "over_two_step", beside)):
         lines(axis, rows, METHODS, "length", key, f"{key}_stderr", aside)
         points = [(row["length"], row[key], row[f"{key}_spread"]) for row in seeds]
@@ -123,5 +172,8 @@ def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Seque
     right.set_ylim(0.83, CUT)
     right.set_ylabel(f"the same over that of two-step\nmirror descent, up to {CUT:g}")
     bars = "; ".join(f"T = {row['length']}: {row['seeds']} trained" for row in seeds)
-    figure.suptitle(f"m = {ORDER} ({bars}). Bars: spread over seeds, or standard error over sequences", fontsize=9)
+    figure.suptitle(
+        f"m = {ORDER} ({bars}). Bars: spread over seeds, or standard error over sequences",
+        fontsize=9,
+    )
     legend_below(figure, (left, right), 4)

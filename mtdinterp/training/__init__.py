@@ -6,5 +6,13 @@ from mtdinterp.training.loop import DivergedError, Trainer
 from mtdinterp.training.recipes import PAPER, Recipe, fast, recipe_for
 
 __all__ = [
-    "INITIALISATIONS", "PAPER", "DivergedError", "HeldOut", "Recipe", "Trainer", "fast", "initialise", "recipe_for",
+    "INITIALISATIONS",
+    "PAPER",
+    "DivergedError",
+    "HeldOut",
+    "Recipe",
+    "Trainer",
+    "fast",
+    "initialise",
+    "recipe_for",
 ]

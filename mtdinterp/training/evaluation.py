@@ -1,4 +1,5 @@
-"""How good a model is: KL to the truth on fixed held-out sequences, next to estimators that are scored once."""
+"""How good a model is: KL to the truth on fixed held-out sequences, next to estimators that are
+scored once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from mtdinterp.task import MTDTask, Sample
 HELD_OUT_SEED = (20_231, 2)
 """Held-out sequences are the same for every model of a task and length."""
 N_SEQUENCES, LEAST_SEQUENCES, CELLS = 4096, 256, 2**28
-"""How many there are: fewer where sequences are so long that their attention would have more entries than `CELLS`."""
+"""How many there are: fewer where sequences are so long that their attention would have more
+entries than `CELLS`."""
 N_BAYES = 1024
 """Sequences for the exact posterior mean, which may take tens of milliseconds for each."""
 
@@ -50,11 +52,14 @@ class HeldOut:
             "one_step": lambda: mirror_descent(*problem, rates[1].learning_rate),
             "two_step": lambda: mirror_descent(*problem, rates[2].learning_rate, steps=2),
         }
-        divergence = {name: _divergence(task, data, estimate()) for name, estimate in estimates.items()}
+        divergence = {
+            name: _divergence(task, data, estimate()) for name, estimate in estimates.items()
+        }
         kl = {name: values.mean().item() for name, values in divergence.items()}
         weights = _bayes(task, data) if bayes else None
         if weights is not None:
-            # On some of the sequences, and the rest by how much it is below two-step mirror descent there.
+            # On some of the sequences, and the rest by how much it is below two-step mirror descent
+            # there.
             below = divergence["two_step"][: len(weights)] - _divergence(task, data, weights)
             kl["exact_bayes"] = kl["two_step"] - below.mean().item()
         return cls(task, data, kl, rates[1].beta)
@@ -72,18 +77,29 @@ def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) ->
 
 
 def _bayes(task: MTDTask, data: Sample) -> Float64[Tensor, "some lag"] | None:
-    """The exact posterior mean of the first sequences; None where many lags on long sequences need too large a rule."""
+    """The exact posterior mean of the first sequences; None where many lags on long sequences need
+    too large a rule."""
     weights = None
     for n_sequences in (2, N_BAYES):  # two of them often tell at once
         try:
-            weights = exact_posterior_mean(task.transition, data.tokens[:n_sequences], task.order, task.concentration,
-                                           BAYES_TOLERANCE, BAYES_NODES)
+            weights = exact_posterior_mean(
+                task.transition,
+                data.tokens[:n_sequences],
+                task.order,
+                task.concentration,
+                BAYES_TOLERANCE,
+                BAYES_NODES,
+            )
         except ValueError:
             return None
     return weights
 
 
-def _divergence(task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]) -> Float64[Tensor, " some"]:
+def _divergence(
+    task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]
+) -> Float64[Tensor, " some"]:
     """KL(truth ‖ prediction) of the first sequences, as many as there are weights."""
     some = len(weights)
-    return kl_divergence(data.next_probs[:some], predict_next(task.transition, data.tokens[:some], weights))
+    return kl_divergence(
+        data.next_probs[:some], predict_next(task.transition, data.tokens[:some], weights)
+    )

@@ -1,9 +1,11 @@
-"""Where training starts. Every start is a function of the model's shape and a seed, and knows nothing of the task.
+"""Where training starts. Every start is a function of the model's shape and a seed, and knows
+nothing of the task.
 
-The loss does not change when layer 1 attends to the least likely lag instead of the likeliest and the last layer
-reads it with the opposite sign, so a random start may end in that mirrored solution. The tied starts break the
-symmetry: the last layer's read of the averaged lag block begins as what layer 1 writes there, for every offset.
-They contain nothing about the transition matrix or the number of lags.
+The loss does not change when layer 1 attends to the least likely lag instead of the likeliest and
+the last layer reads it with the opposite sign, so a random start may end in that mirrored solution.
+The tied starts break the symmetry: the last layer's read of the averaged lag block begins as what
+layer 1 writes there, for every offset. They contain nothing about the transition matrix or the
+number of lags.
 """
 
 from collections.abc import Callable
@@ -18,11 +20,14 @@ from mtdinterp.models import DisentangledTransformer, LensTransformer, StandardT
 SMALL = 0.02
 """Standard deviation of a small weight."""
 TIE = 3.0
-"""How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no better."""
+"""How strongly a tied start reads: with 1 some tasks stayed on the plateau, with 8 the end was no
+better."""
 DECAY = 0.25
-"""How fast an offset's code shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the hard ones were slower."""
+"""How fast an offset's code shrinks with it: with 0 some tasks stalled, with 0.5 and 1 the hard
+ones were slower."""
 CODE_WIDTH = 8
-"""Directions for an offset's code in the standard transformer: 4 were too few for one of the two tasks tried."""
+"""Directions for an offset's code in the standard transformer: 4 were too few for one of the two
+tasks tried."""
 SECOND_STEP = 0.5
 """How strongly a five-layer start looks away from positions that its first weights explain."""
 
@@ -36,7 +41,8 @@ def initialise(model: LensTransformer, name: str, seed: int) -> None:
 
 
 def default(model: LensTransformer) -> None:
-    """The architecture's own: small scores, so that attention starts uniform, and value tables at unit scale."""
+    """The architecture's own: small scores, so that attention starts uniform, and value tables at
+    unit scale."""
     model.reset_parameters()
 
 
@@ -47,7 +53,8 @@ def small(model: LensTransformer) -> None:
 
 
 def torch_default(model: LensTransformer) -> None:
-    """What PyTorch's own layers would start with: tables N(0, 1) as in Embedding, matrices uniform as in Linear."""
+    """What PyTorch's own layers would start with: tables N(0, 1) as in Embedding, matrices uniform
+    as in Linear."""
     for name, parameter in model.named_parameters():
         if name.rsplit(".")[-1].startswith("R_") or name.endswith("W_E"):
             nn.init.normal_(parameter)
@@ -71,8 +78,10 @@ def mirrored(model: LensTransformer) -> None:
 def _tie(model: LensTransformer, sign: int) -> None:
     heads = [layer.n_heads for layer in model.attention]
     if len(heads) < 3 or set(heads) != {1}:
-        raise ValueError("initialisation: the tied starts need three layers or more with one head each, got "
-                         f"{len(heads)} with {heads}")
+        raise ValueError(
+            "initialisation: the tied starts need three layers or more with one head each, got "
+            f"{len(heads)} with {heads}"
+        )
     model.reset_parameters()
     if isinstance(model, StandardTransformer):
         _tie_standard(model, sign)
@@ -93,14 +102,17 @@ def _tie_disentangled(model: DisentangledTransformer, sign: int) -> None:
 def _tie_standard(model: StandardTransformer, sign: int) -> None:
     """The same in orthogonal directions of the residual stream, small noise everywhere else.
 
-    Tokens have directions of their own; layer 1 writes an offset's code into `written`, layer 2 moves what it
-    averages of that to `averaged`, and the last layer's queries read it there, against the code in its key table.
+    Tokens have directions of their own; layer 1 writes an offset's code into `written`, layer 2
+    moves what it averages of that to `averaged`, and the last layer's queries read it there,
+    against the code in its key table.
     """
     config, (first, second, *_, last) = model.config, model.attention
     width = min(CODE_WIDTH, config.head_width, (config.d_model - config.vocab_size) // 3)
     if width < 1:
-        raise ValueError("initialisation: the tied start needs d_model of at least vocab_size + 3, got "
-                         f"{config.d_model}")
+        raise ValueError(
+            "initialisation: the tied start needs d_model of at least vocab_size + 3, got "
+            f"{config.d_model}"
+        )
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=SMALL)
     frame, _ = torch.linalg.qr(torch.randn(config.d_model, config.d_model))
@@ -120,21 +132,25 @@ def _tie_standard(model: StandardTransformer, sign: int) -> None:
 
 
 def _tie_second_step(model: DisentangledTransformer, here: Tensor, sign: int) -> None:
-    """Layer 3 reads and writes weights in layer 1's code; layer 4 looks away from where they already explain."""
+    """Layer 3 reads and writes weights in layer 1's code; layer 4 looks away from where they
+    already explain."""
     third, fourth, fifth = model.attention[2:5]
     third.R_A[0, :-1, model.stream["L2.L1.lag"]] = sign * TIE * here[:-1]
     third.R_V[0, :-1] = here[:-1]
     d_rel = model.config.d_rel
-    fourth.W_A[0, model.stream["L3.lag"], model.stream["L1.lag"]] = -sign * SECOND_STEP * torch.eye(d_rel)
+    fourth.W_A[0, model.stream["L3.lag"], model.stream["L1.lag"]] = (
+        -sign * SECOND_STEP * torch.eye(d_rel)
+    )
     fifth.R_A[0, :-1, model.stream["L4.L1.lag"]] = sign * TIE * here[:-1]
 
 
 def spread_code(length: int, width: int) -> Tensor:
-    """A random row for every offset o, of length √width·o^-DECAY, orthogonal to its neighbours as far as that goes.
+    """A random row for every offset o, of length √width·o^-DECAY, orthogonal to its neighbours as
+    far as that goes.
 
-    From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are told apart from the
-    start. Far offsets share the same few dimensions, and at full length all of them together drown the near ones:
-    without the decay some tasks stayed on the plateau.
+    From offset 1 on, every `width` rows are a random orthogonal frame: neighbouring offsets are
+    told apart from the start. Far offsets share the same few dimensions, and at full length all of
+    them together drown the near ones: without the decay some tasks stayed on the plateau.
     """
     code = torch.empty(length, width)
     code[0] = nn.functional.normalize(torch.randn(width), dim=0)
@@ -145,5 +161,9 @@ def spread_code(length: int, width: int) -> Tensor:
 
 
 INITIALISATIONS: dict[str, Callable[[LensTransformer], None]] = {
-    "tied": tied, "default": default, "small": small, "torch": torch_default, "mirrored": mirrored,
+    "tied": tied,
+    "default": default,
+    "small": small,
+    "torch": torch_default,
+    "mirrored": mirrored,
 }

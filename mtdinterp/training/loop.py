@@ -1,4 +1,5 @@
-"""The training loop: steps, evaluations, and a state from which it goes on as if it had never stopped."""
+"""The training loop: steps, evaluations, and a state from which it goes on as if it had never
+stopped."""
 
 import json
 import math
@@ -27,7 +28,8 @@ class DivergedError(ValueError):
 
 @dataclass(eq=False)
 class Trainer:
-    """A model in training. Everything that decides its next step is in the model, the optimizer and `step`."""
+    """A model in training. Everything that decides its next step is in the model, the optimizer and
+    `step`."""
 
     model: LensTransformer
     task: MTDTask
@@ -45,13 +47,19 @@ class Trainer:
 
     def __post_init__(self) -> None:
         if self.model.config.logits != (self.recipe.loss == "cross-entropy"):
-            raise ValueError(f"loss: {self.recipe.loss} needs a model whose configuration has logits="
-                             f"{not self.model.config.logits}: cross-entropy trains logits, mse probabilities")
+            raise ValueError(
+                f"loss: {self.recipe.loss} needs a model whose configuration has logits="
+                f"{not self.model.config.logits}: cross-entropy trains logits, mse probabilities"
+            )
         self.model.to(self.recipe.device).train()
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.fused = fused and self.recipe.device == "cpu" and use_kernels()
-        self.optimizer = torch.optim.Adam([{"params": some} for some in self.parameter_groups()],
-                                          lr=self.recipe.learning_rate, betas=self.recipe.adam_betas, fused=fused)
+        self.optimizer = torch.optim.Adam(
+            [{"params": some} for some in self.parameter_groups()],
+            lr=self.recipe.learning_rate,
+            betas=self.recipe.adam_betas,
+            fused=fused,
+        )
 
     @property
     def finished(self) -> bool:
@@ -70,7 +78,8 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                # Around the fused step torch has only small things to do; without it, it has all of them.
+                # Around the fused step torch has only small things to do; without it, it has all of
+                # them.
                 with torch_on_one_thread() if self.fused else nullcontext():
                     self.losses.append(self.take_step(batch))
                 self.step += 1
@@ -85,8 +94,11 @@ class Trainer:
             source.close()  # type: ignore[attr-defined]
 
     def parameter_groups(self) -> list[list[nn.Parameter]]:
-        """Those of the embedding and layer 1, and those after it; all of them together if they share their rate."""
-        if self.recipe.later_rate == 1:  # as optimizer states have it that are older than the distinction
+        """Those of the embedding and layer 1, and those after it; all of them together if they
+        share their rate."""
+        if (
+            self.recipe.later_rate == 1
+        ):  # as optimizer states have it that are older than the distinction
             return [list(self.model.parameters())]
         early: list[nn.Parameter] = []
         later: list[nn.Parameter] = []
@@ -103,9 +115,13 @@ class Trainer:
             group["lr"] = self.recipe.rate_at(self.step) * self.recipe.later_share(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for tokens, targets in zip(batch.tokens.split(size), batch.targets.split(size), strict=True):
+        for tokens, targets in zip(
+            batch.tokens.split(size), batch.targets.split(size), strict=True
+        ):
             share = len(tokens) / len(batch.tokens)
-            loss = prediction_loss(self.model, tokens.to(device), targets.to(device), self.recipe.loss)
+            loss = prediction_loss(
+                self.model, tokens.to(device), targets.to(device), self.recipe.loss
+            )
             (loss if share == 1 else loss * share).backward()
             total += loss.item() * share
         if not math.isfinite(total):
@@ -118,8 +134,10 @@ class Trainer:
             raise self.diverged("weights are not finite")
 
     def diverged(self, what: str) -> DivergedError:
-        return DivergedError(f"{what} at step {self.step}: try a smaller learning rate than "
-                             f"{self.recipe.learning_rate:g}, or a longer warm-up")
+        return DivergedError(
+            f"{what} at step {self.step}: try a smaller learning rate than "
+            f"{self.recipe.learning_rate:g}, or a longer warm-up"
+        )
 
     def evaluate(self) -> dict[str, Any]:
         """Score and read the model, and append what was found to the history."""
@@ -146,16 +164,23 @@ class Trainer:
         }
         self.losses = []
         # JSON has no word for what is not a number: a reading that does not apply is null.
-        self.history.append({key: None if isinstance(value, float) and not math.isfinite(value) else value
-                             for key, value in entry.items()})
+        self.history.append(
+            {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in entry.items()
+            }
+        )
         return self.history[-1]
 
     def state(self) -> dict[str, Any]:
-        """All that a run needs to go on, as tensors and plain values; never one that cannot go on."""
+        """All that a run needs to go on, as tensors and plain values; never one that cannot go
+        on."""
         self.check_finite()
         return {
             "step": self.step,
-            "model": {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()},
+            "model": {
+                name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()
+            },
             "optimizer": self.optimizer.state_dict(),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             "history": json.dumps(self.history),
@@ -165,7 +190,11 @@ class Trainer:
 
     def circumstances(self) -> dict[str, Any]:
         """What else decides the last bits of a step."""
-        return {"threads": torch.get_num_threads(), "fused": self.fused, "torch": str(torch.__version__)}
+        return {
+            "threads": torch.get_num_threads(),
+            "fused": self.fused,
+            "torch": str(torch.__version__),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to where `state` was taken."""

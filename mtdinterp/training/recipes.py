@@ -1,4 +1,5 @@
-"""How a model is trained: every choice is a field, and two recipes name good or faithful sets of them.
+"""How a model is trained: every choice is a field, and two recipes name good or faithful sets of
+them.
 
 `fast` reaches the construction in under a minute; `paper` is the paper's own, slow and noisy.
 """
@@ -35,7 +36,8 @@ class Recipe:
     """Steps over which the learning rate rises from zero."""
     initialisation: str = "tied"
     targets: str = "expected"
-    """expected: the true conditional distribution. sampled: one token drawn from it, one-hot. Same minimiser."""
+    """expected: the true conditional distribution. sampled: one token drawn from it, one-hot. Same
+    minimiser."""
     loss: str = "mse"
     supervision: str = "last"
     """Which positions have a target: the last alone, or all."""
@@ -50,7 +52,9 @@ class Recipe:
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         object.__setattr__(self, "warmup", check_count("warmup", self.warmup, minimum=0))
         if self.micro_batch_size is not None:
-            object.__setattr__(self, "micro_batch_size", check_count("micro_batch_size", self.micro_batch_size))
+            object.__setattr__(
+                self, "micro_batch_size", check_count("micro_batch_size", self.micro_batch_size)
+            )
         for name in ("learning_rate", "later_rate"):
             check_number(name, getattr(self, name), minimum=0, exclusive=True)
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
@@ -64,11 +68,14 @@ class Recipe:
     def rate_at(self, step: int) -> float:
         """The learning rate of step 0, 1, …"""
         rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        falling = 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+        falling = (
+            0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+        )
         return self.learning_rate * rising * falling
 
     def later_share(self, step: int) -> float:
-        """1 at first: where later layers do not keep up with it, layer 1 may leave the plateau the mirrored way."""
+        """1 at first: where later layers do not keep up with it, layer 1 may leave the plateau the
+        mirrored way."""
         return self.later_rate ** min(1.0, 10 * step / self.steps)
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,42 +83,69 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The inverse of `to_dict`, also through JSON; an unknown field is an error that lists the known ones."""
+        """The inverse of `to_dict`, also through JSON; an unknown field is an error that lists the
+        known ones."""
         for name in values:
             check_option("recipe field", name, [field.name for field in fields(cls)])
-        read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                for name, value in values.items()}
+        read: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         return cls(**read)
 
 
 PAPER = Recipe(
-    name="paper", steps=500_000, batch_size=128, learning_rate=1e-3, schedule="constant", initialisation="small",
-    targets="sampled", evaluate_every=5000, save_every=25_000,
+    name="paper",
+    steps=500_000,
+    batch_size=128,
+    learning_rate=1e-3,
+    schedule="constant",
+    initialisation="small",
+    targets="sampled",
+    evaluate_every=5000,
+    save_every=25_000,
 )
 
 
 QUICK = (0.9, 0.95)
-"""Adam forgets the large gradients of the first steps in time for the small ones of the plateau: with the usual 0.999
-they keep its steps small for thousands of steps, and some tasks do not leave the plateau at all."""
+"""Adam forgets the large gradients of the first steps in time for the small ones of the plateau:
+with the usual 0.999 they keep its steps small for thousands of steps, and some tasks do not leave
+the plateau at all."""
 
 
 def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1) -> Recipe:
     """The recipe that finds the construction quickly, for one architecture and depth.
 
-    Where there is nothing to tie (fewer than three layers, several heads) it starts from the default.
+    Where there is nothing to tie (fewer than three layers, several heads) it starts from the
+    default.
     """
     if n_layers < 3 or n_heads > 1:
         return replace(fast(architecture, max(3, n_layers)), initialisation="default")
     if architecture == "standard":
-        return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK)
+        return Recipe(
+            name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK
+        )
     if n_layers >= 5:
-        return Recipe(name="fast", steps=20_000, batch_size=64, learning_rate=1e-2, later_rate=0.3, warmup=500,
-                      adam_betas=QUICK, evaluate_every=1000)
-    return Recipe(name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK)
+        return Recipe(
+            name="fast",
+            steps=20_000,
+            batch_size=64,
+            learning_rate=1e-2,
+            later_rate=0.3,
+            warmup=500,
+            adam_betas=QUICK,
+            evaluate_every=1000,
+        )
+    return Recipe(
+        name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK
+    )
 
 
-def recipe_for(name: str, architecture: str, n_layers: int, n_heads: int = 1, **changes: Any) -> Recipe:
-    """A named recipe, with some of its fields changed where a change is not None; its name then says so."""
+def recipe_for(
+    name: str, architecture: str, n_layers: int, n_heads: int = 1, **changes: Any
+) -> Recipe:
+    """A named recipe, with some of its fields changed where a change is not None; its name then
+    says so."""
     check_option("recipe", name, ("fast", "paper"))
     base = fast(architecture, n_layers, n_heads) if name == "fast" else PAPER
     changed = replace(base, **{key: value for key, value in changes.items() if value is not None})

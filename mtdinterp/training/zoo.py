@@ -1,6 +1,8 @@
-"""The models of the zoo as what they are trained from: task, shape, recipe and seed; and a run that trains one.
+"""The models of the zoo as what they are trained from: task, shape, recipe and seed; and a run that
+trains one.
 
-`scripts/build_zoo` stores them in the package, `mtdinterp reproduce --train` trains the same ones anew.
+`scripts/build_zoo` stores them in the package, `mtdinterp reproduce --train` trains the same ones
+anew.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +38,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        return model_name(self.architecture, self.order, self.length, self.layers, self.seed) + self.suffix
+        return (
+            model_name(self.architecture, self.order, self.length, self.layers, self.seed)
+            + self.suffix
+        )
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -55,15 +60,21 @@ class Entry:
         return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order)
 
     def made(self, config: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint with this configuration comes from just this task, shape, recipe and seed."""
+        """Whether a checkpoint with this configuration comes from just this task, shape, recipe and
+        seed."""
         wanted, (model, _) = self.model(), build(Path(self.name), config)
         own = describe(wanted, self.task, self.full_recipe.to_dict(), self.seeds)
         # Older files may lack a field of the model or the recipe that has its default.
         try:
-            same = model.config == wanted.config and Recipe.from_dict(config["recipe"] or {}) == self.full_recipe
+            same = (
+                model.config == wanted.config
+                and Recipe.from_dict(config["recipe"] or {}) == self.full_recipe
+            )
         except (TypeError, ValueError):  # a construction, or a recipe of another version
             return False
-        return same and config_digest(own, ("task", "seeds")) == config_digest(config, ("task", "seeds"))
+        return same and config_digest(own, ("task", "seeds")) == config_digest(
+            config, ("task", "seeds")
+        )
 
 
 def zoo_task(order: int) -> MTDTask:
@@ -72,7 +83,12 @@ def zoo_task(order: int) -> MTDTask:
 
 
 ENTRIES = (
-    *(Entry(order, length) for length in (64, 128, 256) for order in (3, 4, 5) if (order, length) != (5, 256)),
+    *(
+        Entry(order, length)
+        for length in (64, 128, 256)
+        for order in (3, 4, 5)
+        if (order, length) != (5, 256)
+    ),
     Entry(5, 256, changes={"steps": 20_000}),  # after 8000 it is at 1.16 × one-step mirror descent
     *(Entry(order, 64, "standard") for order in (3, 4, 5)),
     Entry(4, 128, "standard"),
@@ -86,7 +102,8 @@ ENTRIES = (
 
 @contextmanager
 def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
-    """The run of a model in a directory: the one that is there, if it is of this model, or a new one."""
+    """The run of a model in a directory: the one that is there, if it is of this model, or a new
+    one."""
     model, recipe = entry.model(), entry.full_recipe
     if not directory.exists() or not any(directory.iterdir()):
         with new_run(directory, model, entry.task, recipe, entry.seeds) as run:
@@ -94,6 +111,9 @@ def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
         return
     with resumed_run(directory) as run:
         if not entry.made(run.config):
-            raise CheckpointError(f"{directory}: the run that is there is not that of {entry.name} as it is made now; "
-                                  "remove it, or choose another directory")
+            raise CheckpointError(
+                f"{directory}: the run that is there is not that of {entry.name} as it is made "
+                "now; "
+                "remove it, or choose another directory"
+            )
         yield run

@@ -17,7 +17,9 @@ def local_checkpoint(tmp_path_factory):
     """A small untrained model of its own task, with two heads: nothing about it is in the zoo."""
     path = tmp_path_factory.mktemp("given") / "two-heads"
     task = MTDTask.random(vocab_size=3, order=2, seed=5)
-    model = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=12, n_layers=3, n_heads=2, d_rel=2))
+    model = DisentangledTransformer(
+        DisentangledConfig(vocab_size=3, length=12, n_layers=3, n_heads=2, d_rel=2)
+    )
     save_checkpoint(path, model, task)
     return path
 
@@ -36,6 +38,7 @@ def client(registry):
 @pytest.fixture
 def fresh(client):
     """A state to begin with for a model."""
+
     def begin(name="disentangled-m4-T64", **model):
         answer = client.post("/api/fresh", json={"model": {"name": name, **model}})
         assert answer.status_code == 200, answer.text

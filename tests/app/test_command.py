@@ -12,8 +12,19 @@ from mtdinterp.commands import app
 
 
 def test_it_serves_the_given_checkpoint_until_it_is_ended(local_checkpoint):
-    command = [sys.executable, "-m", "mtdinterp", "app", str(local_checkpoint), "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "mtdinterp",
+        "app",
+        str(local_checkpoint),
+        "--port",
+        "0",
+        "--no-browser",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             line = process.stdout.readline()
             address = line.split()[1]
@@ -30,8 +41,10 @@ def test_it_serves_the_given_checkpoint_until_it_is_ended(local_checkpoint):
 def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setattr(app, "find_spec", lambda name: None if name == "plotly" else object())
     assert main(["app", "--no-browser"]) == 2
-    assert capsys.readouterr().err == ("mtdinterp app: the workbench needs plotly; install the extra, "
-                                       "in a clone: pip install -c constraints.txt -e '.[app]'\n")
+    assert capsys.readouterr().err == (
+        "mtdinterp app: the workbench needs plotly; install the extra, "
+        "in a clone: pip install -c constraints.txt -e '.[app]'\n"
+    )
 
 
 def test_a_port_that_is_taken_is_said(capsys):

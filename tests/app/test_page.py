@@ -1,6 +1,7 @@
 """The page in a real browser: what one does with a mouse or with keys, and what it shows then.
 
-After every test the console must be free of errors, and nothing may have been asked of any other machine.
+After every test the console must be free of errors, and nothing may have been asked of any other
+machine.
 """
 
 import base64
@@ -63,8 +64,13 @@ class Page:
 
     def bars(self, chart="weights-chart"):
         """What is drawn, by method."""
-        return dict(self.script("return document.getElementById(arguments[0]).data.map((bar) => "
-                                "[bar.name, Array.from(bar.y)])", chart))
+        return dict(
+            self.script(
+                "return document.getElementById(arguments[0]).data.map((bar) => "
+                "[bar.name, Array.from(bar.y)])",
+                chart,
+            )
+        )
 
     def map(self, layer, which):
         element = self.find(f'.map[data-layer="{layer}"][data-which="{which}"] .above')
@@ -75,8 +81,10 @@ class Page:
         """Where a cell's middle is, from the map's own middle."""
         length = self.script("return workbench.maps.length")
         box = element.rect
-        return (round((key + 0.5) / length * box["width"] - box["width"] / 2),
-                round((query + 0.5) / length * box["height"] - box["height"] / 2))
+        return (
+            round((key + 0.5) / length * box["width"] - box["width"] / 2),
+            round((query + 0.5) / length * box["height"] - box["height"] / 2),
+        )
 
     def click_cell(self, layer, which, query, key):
         element = self.map(layer, which)
@@ -101,10 +109,14 @@ class Page:
         actions.perform()
 
     def resize(self, width, height, scheme="light"):
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-            "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        self.browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        self.browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +127,9 @@ def address():
 
 @pytest.fixture(scope="module")
 def browser():
-    assert all(shutil.which(name) for name in PROGRAMS), "scripts/test installs chromium and chromium-driver"
+    assert all(shutil.which(name) for name in PROGRAMS), (
+        "scripts/test installs chromium and chromium-driver"
+    )
     with browsing() as found:
         yield found
 
@@ -138,15 +152,26 @@ def test_a_first_visit_shows_a_sequence_and_says_what_each_panel_is(page):
     assert page.state["model"]["name"] == "disentangled-m4-T64"
     assert len(page.find("#tokens").find_elements(By.TAG_NAME, "span")) == 64
     drawn = page.bars()
-    assert list(drawn) == ["truth", "exact posterior mean", "one-step MD", "construction", "model", "model, edited"]
+    assert list(drawn) == [
+        "truth",
+        "exact posterior mean",
+        "one-step MD",
+        "construction",
+        "model",
+        "model, edited",
+    ]
     assert drawn["truth"][:-1] == pytest.approx(page.state["weights"])
-    assert page.bars("prediction-chart")["model"] == pytest.approx(page.view["predictions"]["before"])
+    assert page.bars("prediction-chart")["model"] == pytest.approx(
+        page.view["predictions"]["before"]
+    )
     maps = page.browser.find_elements(By.CSS_SELECTOR, ".map")
     assert len(maps) == 3 * 4
     for element in maps:
         page.script("arguments[0].scrollIntoView({block: 'center'})", element)
         page.until(lambda element=element: element.find_elements(By.CSS_SELECTOR, ".plot image"))
-    scales = page.script("return workbench.maps.maps.map((map) => [map.plot.data[0].zmin, map.plot.data[0].zmax])")
+    scales = page.script(
+        "return workbench.maps.maps.map((map) => [map.plot.data[0].zmin, map.plot.data[0].zmax])"
+    )
     assert scales == [[0, 1]] * 12
     for card in page.browser.find_elements(By.CSS_SELECTOR, ".card"):
         assert len(card.find_element(By.CSS_SELECTOR, ".says").text) > 30
@@ -162,8 +187,10 @@ def test_picking_a_model_and_going_back(page):
     assert [block["name"] for block in page.view["blocks"]] == ["residual"]
     page.click("#undo")
     assert page.view["model"]["architecture"] == "disentangled"
-    page.click('#role label:nth-of-type(2) input')
-    assert page.view["weights"]["before"][:4] == pytest.approx(page.view["weights"]["one_step"][:4], abs=1e-5)
+    page.click("#role label:nth-of-type(2) input")
+    assert page.view["weights"]["before"][:4] == pytest.approx(
+        page.view["weights"]["one_step"][:4], abs=1e-5
+    )
     assert "checkpoint" in page.bars()
 
 
@@ -193,9 +220,14 @@ def test_a_click_patches_a_row_and_the_same_click_takes_it_away(page, checkpoint
     page.open()
     page.click_cell(1, "after", 63, 20)
     state = page.state
-    assert [(edit["layer"], edit["position"], edit["key"]) for edit in state["edits"]] == [(1, [63, 64], None)]
-    expected = patch(checkpoint.model, torch.tensor([state["tokens"]]), [
-        Edit("pattern", FromRun(torch.tensor([state["source"]])), layer=1, position=63)])
+    assert [(edit["layer"], edit["position"], edit["key"]) for edit in state["edits"]] == [
+        (1, [63, 64], None)
+    ]
+    expected = patch(
+        checkpoint.model,
+        torch.tensor([state["tokens"]]),
+        [Edit("pattern", FromRun(torch.tensor([state["source"]])), layer=1, position=63)],
+    )
     assert page.view["change"] == pytest.approx(expected.kl.item(), abs=1e-9)
     assert float(page.find("#change").text) == pytest.approx(expected.kl.item(), abs=1e-4)
     after = clip_to_distribution(expected.after)[0][0].tolist()
@@ -209,16 +241,21 @@ def test_a_click_patches_a_row_and_the_same_click_takes_it_away(page, checkpoint
 def test_the_cone_shows_what_can_be_reached_and_what_changed(page):
     page.open()
     page.click_cell(1, "after", 40, 20)
-    page.click('#after-mode label:nth-of-type(3) input')
-    assert page.script("return workbench.maps.maps.filter((map) => map.which === 'after').map((map) => "
-                       "map.above.querySelectorAll('.reach').length)") == [0, 1, 1]
+    page.click("#after-mode label:nth-of-type(3) input")
+    assert page.script(
+        "return workbench.maps.maps.filter((map) => map.which === 'after').map((map) => "
+        "map.above.querySelectorAll('.reach').length)"
+    ) == [0, 1, 1]
     cone = page.script("return workbench.maps.cone")
     assert [layer["rows"] for layer in cone["layers"]] == [None, [40, 41], [40, 64]]
     largest = max(layer["largest"] for layer in cone["layers"])
     layer = max(range(3), key=lambda number: cone["layers"][number]["largest"])
-    drawn = page.script("const {data} = workbench.maps.maps.find((map) => map.which === 'after' && map.layer === "
-                        "arguments[0]).plot; return [data[0].zmax, data[0].z[arguments[1]][arguments[2]]]",
-                        layer, *cone["layers"][layer]["where"])
+    drawn = page.script(
+        "const {data} = workbench.maps.maps.find((map) => map.which === 'after' && map.layer === "
+        "arguments[0]).plot; return [data[0].zmax, data[0].z[arguments[1]][arguments[2]]]",
+        layer,
+        *cone["layers"][layer]["where"],
+    )
     assert drawn[0] == pytest.approx(largest, abs=1e-6)
     assert abs(drawn[1]) == pytest.approx(largest, abs=1e-6)
     assert page.find("#most").text == f"+{largest:.3f}"
@@ -226,38 +263,51 @@ def test_the_cone_shows_what_can_be_reached_and_what_changed(page):
 
 def test_ranges_cells_and_rows_dragged_from_the_source(page):
     page.open()
-    page.click('#brush label:nth-of-type(2) input')
+    page.click("#brush label:nth-of-type(2) input")
     element = page.map(0, "before")
     (x, y), (end_x, end_y) = page.cell(element, 40, 10), page.cell(element, 50, 30)
-    ActionChains(page.browser).move_to_element_with_offset(element, x, y).click_and_hold().move_by_offset(
-        end_x - x, end_y - y).release().perform()
+    ActionChains(page.browser).move_to_element_with_offset(
+        element, x, y
+    ).click_and_hold().move_by_offset(end_x - x, end_y - y).release().perform()
     page.settle()
-    assert [(edit["position"], edit["key"]) for edit in page.state["edits"]] == [([40, 51], [10, 31])]
-    page.click('#brush label:nth-of-type(1) input')
+    assert [(edit["position"], edit["key"]) for edit in page.state["edits"]] == [
+        ([40, 51], [10, 31])
+    ]
+    page.click("#brush label:nth-of-type(1) input")
     giver, taker = page.map(2, "source"), page.map(2, "after")
     # On its way, within the source, the pointer crosses other rows: they stay.
-    ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
-    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
-        taker, *page.cell(taker, 63, 60)).release().perform()
+    ActionChains(page.browser).move_to_element_with_offset(
+        giver, *page.cell(giver, 30, 28)
+    ).click_and_hold().move_to_element_with_offset(
+        giver, *page.cell(giver, 45, 10)
+    ).move_to_element_with_offset(taker, *page.cell(taker, 63, 60)).release().perform()
     page.settle()
     moved = page.state["edits"][1]
     assert moved["position"] == [63, 64]
     assert moved["source"] == {"kind": "sequence", "layer": 2, "position": 30}
     assert page.view["change"] > 1e-4
-    page.click('#brush label:nth-of-type(2) input')
-    ActionChains(page.browser).move_to_element_with_offset(giver, *page.cell(giver, 30, 28)).click_and_hold(
-    ).move_to_element_with_offset(giver, *page.cell(giver, 45, 10)).move_to_element_with_offset(
-        taker, *page.cell(taker, 50, 3)).release().perform()
+    page.click("#brush label:nth-of-type(2) input")
+    ActionChains(page.browser).move_to_element_with_offset(
+        giver, *page.cell(giver, 30, 28)
+    ).click_and_hold().move_to_element_with_offset(
+        giver, *page.cell(giver, 45, 10)
+    ).move_to_element_with_offset(taker, *page.cell(taker, 50, 3)).release().perform()
     page.settle()
     cell = page.state["edits"][2]
-    assert (cell["position"], cell["key"], cell["source"]["position"]) == ([50, 51], [48, 49], 30)  # two back, as there
+    assert (cell["position"], cell["key"], cell["source"]["position"]) == (
+        [50, 51],
+        [48, 49],
+        30,
+    )  # two back, as there
     page.click("#edits li:nth-child(2) input")
     assert page.state["edits"][1]["on"] is False
     page.click("#clear-edits")
     assert page.view["change"] == 0
     ActionChains(page.browser).move_to_element(page.map(2, "after")).click_and_hold().perform()
     assert page.script("return workbench.maps.brush.range !== null")
-    page.script("document.dispatchEvent(new PointerEvent('pointercancel'))")  # as when a finger begins to scroll
+    page.script(
+        "document.dispatchEvent(new PointerEvent('pointercancel'))"
+    )  # as when a finger begins to scroll
     ActionChains(page.browser).release().perform()
     page.settle()
     assert page.state["edits"] == []
@@ -273,8 +323,11 @@ def test_sliders_by_keyboard_and_by_mouse_and_one_undo_for_a_drag(page, checkpoi
     slider = page.find("#steer-sliders .slider:nth-child(2) input")
     page.script("arguments[0].scrollIntoView({block: 'center'})", slider)
     box = slider.rect
-    ActionChains(page.browser).move_to_element_with_offset(slider, -box["width"] // 2 + 10, 0).click_and_hold(
-    ).move_by_offset(box["width"] // 4, 0).move_by_offset(box["width"] // 4, 0).release().perform()
+    ActionChains(page.browser).move_to_element_with_offset(
+        slider, -box["width"] // 2 + 10, 0
+    ).click_and_hold().move_by_offset(box["width"] // 4, 0).move_by_offset(
+        box["width"] // 4, 0
+    ).release().perform()
     page.settle()
     weights = page.state["edits"][0]["source"]["values"]
     assert 0.3 < weights[1] < 0.8
@@ -312,7 +365,12 @@ def test_a_block_is_set_by_a_slider(page):
     page.until(lambda: page.state["edits"])
     page.settle()
     edit = page.state["edits"][0]
-    assert (edit["hook"], edit["layer"], edit["block"], edit["position"]) == ("resid_pre", 2, "L2.L1.lag", [63, 64])
+    assert (edit["hook"], edit["layer"], edit["block"], edit["position"]) == (
+        "resid_pre",
+        2,
+        "L2.L1.lag",
+        [63, 64],
+    )
     held = next(block for block in page.view["blocks"] if block["name"] == "L2.L1.lag")
     assert held["after"][0] == 2
     assert held["after"][1:] == pytest.approx(held["before"][1:])
@@ -347,7 +405,9 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     Select(page.find("#model")).select_by_value("disentangled-m3-T128-L5")
     page.until(lambda: page.find("#cancel").is_displayed())  # its construction takes a while to fit
     assert "Opening" in page.find("#status").text
-    page.script("const { store } = workbench; store.change({ model: { ...store.state.model, delta: 50 } })")
+    page.script(
+        "const { store } = workbench; store.change({ model: { ...store.state.model, delta: 50 } })"
+    )
     page.find("#cancel").click()  # back to what is shown, not one step
     page.settle()
     assert page.state["model"]["name"] == "disentangled-m4-T64"
@@ -359,7 +419,9 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
     page.find("#sweep-cancel").click()
     page.until(lambda: page.find("#sweep-readout").text == "Cancelled.")
     assert page.find("#sweep-run").is_enabled()
-    assert page.script("return document.getElementById('tokens').scrollTop") > 0  # the last token is chosen, and seen
+    assert (
+        page.script("return document.getElementById('tokens').scrollTop") > 0
+    )  # the last token is chosen, and seen
 
 
 def test_a_link_in_a_new_tab_gives_the_same_numbers(page):
@@ -439,7 +501,10 @@ def test_keys_alone_are_enough(page):
         for _ in range(80):
             page.keys(Keys.TAB)
             if page.script("return document.activeElement.matches(arguments[0])", selector):
-                assert page.script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+                assert (
+                    page.script("return getComputedStyle(document.activeElement).outlineStyle")
+                    != "none"
+                )
                 return
         raise AssertionError(f"{selector} is not reached by the tab key")
 
@@ -473,7 +538,11 @@ def test_an_edit_by_the_form(page):
     Select(page.find("#edit-source")).select_by_value("sequence")
     page.click("#add-edit")
     edit = page.state["edits"][0]
-    assert (edit["block"], edit["position"], edit["source"]) == ("L2.L1.lag", [60, 64], {"kind": "sequence"})
+    assert (edit["block"], edit["position"], edit["source"]) == (
+        "L2.L1.lag",
+        [60, 64],
+        {"kind": "sequence"},
+    )
     change = page.view["change"]
     assert change > 0
     Select(page.find("#edit-source")).select_by_value("zero")
@@ -504,13 +573,17 @@ def test_what_is_refused_does_not_stay(page):
     page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
     page.settle()
     page.click("#undo")
-    assert kind.first_selected_option.get_attribute("value") == "sequence"  # though the form has the focus
+    assert (
+        kind.first_selected_option.get_attribute("value") == "sequence"
+    )  # though the form has the focus
     refused(page, lambda: kind.select_by_value("share"), "needs attention")
     page.click("#redo")  # what was refused took nothing with it
     page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
     page.settle()
-    page.script("const { store } = workbench; const [edit] = store.state.edits;"
-                "store.change({ edits: Array(32).fill(edit), selected: null })")
+    page.script(
+        "const { store } = workbench; const [edit] = store.state.edits;"
+        "store.change({ edits: Array(32).fill(edit), selected: null })"
+    )
     page.settle()
     refused(page, lambda: page.click_cell(2, "after", 63, 20), "at most 32 edits")
     page.browser.get_log("browser")  # the browser notes the refusals
@@ -551,10 +624,13 @@ def test_the_other_model_has_no_edits_of_blocks_it_lacks(page):
     page.until(lambda: page.view["model"]["architecture"] == "standard")
     page.settle()
     width = page.view["model"]["blocks"][0]["width"]
-    page.script("workbench.store.addEdit({hook: 'resid_post', layer: 2, block: 'residual', on: true, "
-                "position: [63, 64], source: {kind: 'values', values: Array(arguments[0]).fill(0)}})", width)
+    page.script(
+        "workbench.store.addEdit({hook: 'resid_post', layer: 2, block: 'residual', on: true, "
+        "position: [63, 64], source: {kind: 'values', values: Array(arguments[0]).fill(0)}})",
+        width,
+    )
     page.settle()
-    page.click('#role label:nth-of-type(2) input')
+    page.click("#role label:nth-of-type(2) input")
     assert page.state["model"]["role"] == "construction"
     assert page.state["edits"] == []
     assert "Removed 1 edit" in page.find("#status").text
@@ -596,7 +672,9 @@ def test_the_readout_is_of_what_is_shown(page):
     page.click_cell(2, "after", 63, 62)
     at = 2 * 64 * 64 + 63 * 64 + 62
     after = page.script("return workbench.maps.data.after[arguments[0]]", at)
-    assert after != pytest.approx(page.script("return workbench.maps.data.before[arguments[0]]", at), abs=1e-3)
+    assert after != pytest.approx(
+        page.script("return workbench.maps.data.before[arguments[0]]", at), abs=1e-3
+    )
     assert f"after {after:.3f}" in page.find("#readout").text
 
 
@@ -638,8 +716,11 @@ def test_the_last_input_wins(page):
 def test_the_page_fits_and_does_not_jump(page, width, scheme):
     page.resize(width, 900, scheme)
     page.open()
-    where = ("return [...document.querySelectorAll('.card')].map((card) => { const box = card.getBoundingClientRect();"
-             " return [box.left, box.top + scrollY, box.right, box.height].map(Math.round); })")
+    where = (
+        "return [...document.querySelectorAll('.card')].map((card) => { const box = "
+        "card.getBoundingClientRect();"
+        " return [box.left, box.top + scrollY, box.right, box.height].map(Math.round); })"
+    )
     before = page.script(where)
     assert page.script("return document.documentElement.scrollWidth") <= width
     assert all(0 <= left < right <= width for left, _, right, _ in before)
@@ -656,15 +737,20 @@ def test_the_page_fits_and_does_not_jump(page, width, scheme):
     ink = page.script("return document.getElementById('weights-chart').layout.font.color")
     assert (int(ink[1:3], 16) > 128) is (scheme == "dark")
     controls = "button,select,input,textarea,summary,[tabindex]"
-    unnamed = page.script("return [...document.querySelectorAll(arguments[0])].filter((entry) => !("
-                          "entry.textContent.trim() || entry.ariaLabel || entry.labels?.length)).length", controls)
+    unnamed = page.script(
+        "return [...document.querySelectorAll(arguments[0])].filter((entry) => !("
+        "entry.textContent.trim() || entry.ariaLabel || entry.labels?.length)).length",
+        controls,
+    )
     assert unnamed == 0
     if width == 390:
         small = page.script("""
-            const targets = document.querySelectorAll("button,select,input,textarea,summary,.strip span");
+            const kinds = "button,select,input,textarea,summary,.strip span";
+            const targets = document.querySelectorAll(kinds);
             return [...targets].filter((entry) => {
               const { width, height } = entry.getBoundingClientRect();
-              return entry.checkVisibility({ visibilityProperty: true }) && Math.min(width, height) < 24;
+              const shown = entry.checkVisibility({ visibilityProperty: true });
+              return shown && Math.min(width, height) < 24;
             }).map((entry) => entry.outerHTML.slice(0, 80))""")
         assert small == []
 
@@ -672,13 +758,17 @@ def test_the_page_fits_and_does_not_jump(page, width, scheme):
 def test_exports_are_what_is_shown(page, tmp_path):
     page.open()
     page.click_cell(1, "after", 63, 20)
-    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.browser.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
     found = {}
     for kind in ("json", "csv", "svg", "png", "html"):
         page.find("#export summary").click()
         page.find(f'[data-export="{kind}"]').click()
         path = tmp_path / f"disentangled-m4-T64-view.{kind}"
-        page.until(lambda path=path: path.exists() and path.stat().st_size > 0)  # Chromium makes it before it fills it
+        page.until(
+            lambda path=path: path.exists() and path.stat().st_size > 0
+        )  # Chromium makes it before it fills it
         found[kind] = path
     numbers = json.loads(found["json"].read_text())
     assert numbers["predictions"] == page.view["predictions"]
@@ -694,13 +784,17 @@ def test_exports_are_what_is_shown(page, tmp_path):
 
 def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
     page.open()
-    page.click('#role label:nth-of-type(2) input')
-    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.click("#role label:nth-of-type(2) input")
+    page.browser.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
     for kind in ("json", "csv", "svg"):
         page.find("#export summary").click()
         page.find(f'[data-export="{kind}"]').click()
         path = tmp_path / f"disentangled-m4-T64-view.{kind}"
-        page.until(lambda path=path: path.exists() and path.stat().st_size > 0)  # Chromium makes it before it fills it
+        page.until(
+            lambda path=path: path.exists() and path.stat().st_size > 0
+        )  # Chromium makes it before it fills it
         found = path.read_text()
         if kind == "json":
             assert json.loads(found)["labels"]["construction"] == "checkpoint"
@@ -711,7 +805,8 @@ def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
 
 
 def test_the_bench_measures_from_click_to_bars():
-    """Ten times the promise: this machine may be busy, and `mtdinterp bench --group app` measures it in peace."""
+    """Ten times the promise: this machine may be busy, and `mtdinterp bench --group app` measures
+    it in peace."""
     median, slowest = click_to_bars(quick=True)
     assert 0 < median.value <= slowest.value
     assert median.value < 10 * median.aim

@@ -56,7 +56,9 @@ def one_step_formula(transition: Tensor, tokens: Tensor, order: int, beta: float
 @pytest.mark.parametrize("make_transition", [dense_transition, sparse_transition])
 @pytest.mark.parametrize("order", ORDERS)
 def test_one_step_equals_one_step_mirror_descent(build, make_transition, order, dtype):
-    for vocab_size, beta, length in itertools.product(VOCABS, BETAS, (order + 1, order + 2, 40, 130)):
+    for vocab_size, beta, length in itertools.product(
+        VOCABS, BETAS, (order + 1, order + 2, 40, 130)
+    ):
         transition = make_transition(vocab_size, seed=order)
         tokens = MTDTask(transition, order).sample(3, length, seed=length).tokens
         output = last_output(build(transition, order, length, beta, dtype=dtype), tokens)
@@ -68,12 +70,16 @@ def test_one_step_equals_one_step_mirror_descent(build, make_transition, order, 
 @pytest.mark.parametrize("make_transition", [dense_transition, sparse_transition])
 @pytest.mark.parametrize("order", ORDERS)
 def test_two_step_equals_its_formula(make_transition, order, dtype):
-    for vocab_size, beta, length in itertools.product(VOCABS, BETAS, (order + 1, order + 2, 40, 130)):
+    for vocab_size, beta, length in itertools.product(
+        VOCABS, BETAS, (order + 1, order + 2, 40, 130)
+    ):
         transition = make_transition(vocab_size, seed=order)
         tokens = MTDTask(transition, order).sample(3, length, seed=length).tokens
         constants = TwoStepConstants(0.6 * beta, 1.5 * order, 0.3 * beta, beta)
         output = last_output(two_step(transition, order, length, *constants, dtype=dtype), tokens)
-        formula = predict_next(transition, tokens, reweighted_two_step(transition, tokens, order, constants))
+        formula = predict_next(
+            transition, tokens, reweighted_two_step(transition, tokens, order, constants)
+        )
         assert (output - formula).abs().max() <= TOLERANCE[dtype], (vocab_size, beta, length)
 
 
@@ -84,7 +90,9 @@ def test_one_step_holds_at_the_longest_sequences(build, dtype):
     transition = dense_transition(5, seed=1)
     tokens = MTDTask(transition, order).sample(2, length, seed=0).tokens
     output = last_output(build(transition, order, length, beta, dtype=dtype), tokens)
-    assert (output - one_step_formula(transition, tokens, order, beta)).abs().max() <= TOLERANCE[dtype]
+    assert (output - one_step_formula(transition, tokens, order, beta)).abs().max() <= TOLERANCE[
+        dtype
+    ]
 
 
 def test_two_step_with_no_reweighted_read_is_one_step():
@@ -96,14 +104,18 @@ def test_two_step_with_no_reweighted_read_is_one_step():
 
 
 def test_the_stream_holds_what_the_derivation_says():
-    """γ in L1.lag, Γ in L2.L1.lag, w¹ in L3.lag, Γ² in L4.L1.lag, and the attention of layers 1 and 3."""
+    """γ in L1.lag, Γ in L2.L1.lag, w¹ in L3.lag, Γ² in L4.L1.lag, and the attention of layers 1 and
+    3."""
     transition, order, length = dense_transition(4, seed=3), 3, 20
     tokens = MTDTask(transition, order).sample(6, length, seed=0).tokens
     constants = TwoStepConstants(9.0, 4.0, 2.0, 8.0)
     model = two_step(transition, order, length, *constants, dtype=torch.float64)
     _, cache = model.run_with_cache(tokens)
     final = cache["resid_post", 4].detach()
-    gamma, mean = responsibilities(transition, tokens, order), mean_responsibilities(transition, tokens, order)
+    gamma, mean = (
+        responsibilities(transition, tokens, order),
+        mean_responsibilities(transition, tokens, order),
+    )
     first_weights = (9.0 * mean).softmax(-1)
     explained = torch.einsum("btg,bg->bt", gamma, first_weights)
     reweighted = torch.einsum("bt,btg->bg", (-4.0 * explained).softmax(-1), gamma)
@@ -124,8 +136,11 @@ def test_the_standard_construction_keeps_its_variables_in_named_dimensions():
     mean = mean_responsibilities(transition, tokens, order)
     assert model.cfg.d_model == 32
     assert model.cfg.d_head == 8
-    assert torch.allclose(final[:, order:, model.stream["responsibilities"]],
-                          responsibilities(transition, tokens, order), atol=1e-12)
+    assert torch.allclose(
+        final[:, order:, model.stream["responsibilities"]],
+        responsibilities(transition, tokens, order),
+        atol=1e-12,
+    )
     assert torch.allclose(final[:, -1, model.stream["mean_responsibilities"]], mean, atol=1e-12)
 
 
@@ -152,11 +167,17 @@ def test_bad_arguments_are_named():
         one_step(transition, 3, 10, float("nan"))
     with pytest.raises(ValueError, match="delta: expected a number > 0, got -1"):
         two_step(transition, 3, 10, 1, 1, 1, 1, delta=-1)
-    with pytest.raises(ValueError, match="delta: expected at least 340 to mask such scores, got 100"):
+    with pytest.raises(
+        ValueError, match="delta: expected at least 340 to mask such scores, got 100"
+    ):
         two_step(transition, 3, 10, 1, 300, 1, 1)
-    with pytest.raises(ValueError, match=r"d_model: expected at least 2·vocab \+ 2·order = 16, got 8"):
+    with pytest.raises(
+        ValueError, match=r"d_model: expected at least 2·vocab \+ 2·order = 16, got 8"
+    ):
         one_step_standard(transition, 3, 10, 5.0, d_model=8)
-    with pytest.raises(ValueError, match="target: expected one of truth, two_step; got 'two-step'; did you mean"):
+    with pytest.raises(
+        ValueError, match="target: expected one of truth, two_step; got 'two-step'; did you mean"
+    ):
         tune_two_step(MTDTask(transition, 3), 16, target="two-step")
 
 
@@ -169,7 +190,8 @@ LONG = [pytest.param(*shape, marks=pytest.mark.slow) for shape in ((4, 64), (3, 
 
 @pytest.mark.parametrize(("order", "length"), [(3, 64), *LONG])
 def test_tuned_two_step_matches_two_step_mirror_descent(order, length):
-    """Tuned to the truth ≤ 1.02 × two-step MD's KL; tuned to two-step MD ≤ 0.05 × the best one step's."""
+    """Tuned to the truth ≤ 1.02 × two-step MD's KL; tuned to two-step MD ≤ 0.05 × the best one
+    step's."""
     task = MTDTask.random(5, order, seed=0)
     held_out = task.sample(5000, length, seed=99)
     problem = (task.transition, held_out.tokens, order)
@@ -177,8 +199,9 @@ def test_tuned_two_step_matches_two_step_mirror_descent(order, length):
     two_steps = mirror_descent(*problem, rate, steps=2)
 
     to_truth = reweighted_two_step(*problem, tune_two_step(task, length, target="truth"))
-    assert (mean_kl(held_out.next_probs, task, held_out.tokens, to_truth)
-            <= 1.02 * mean_kl(held_out.next_probs, task, held_out.tokens, two_steps))
+    assert mean_kl(held_out.next_probs, task, held_out.tokens, to_truth) <= 1.02 * mean_kl(
+        held_out.next_probs, task, held_out.tokens, two_steps
+    )
 
     wanted = predict_next(task.transition, held_out.tokens, two_steps)
     to_two = reweighted_two_step(*problem, tune_two_step(task, length, target="two_step"))

@@ -23,7 +23,11 @@ def one_sequence(order, length, vocab_size=5, seed=0):
 
 
 def as_alpha(concentration, order):
-    return np.full(order, concentration) if np.isscalar(concentration) else np.array(concentration[:order])
+    return (
+        np.full(order, concentration)
+        if np.isscalar(concentration)
+        else np.array(concentration[:order])
+    )
 
 
 def error(arguments, concentration, reference, **options):
@@ -71,7 +75,9 @@ def test_the_tolerance_asked_for_is_met(order, length, tolerance):
     st.sampled_from([1e-4, 1e-7, 1e-10]),
 )
 @example(Problem(2, 2, 168, 1, 0.3, 656), 1.0, 1e-7)  # two neighbouring rules agree by accident
-def test_the_tolerance_is_met_for_two_lags_however_sharp_the_rows(problem, concentration, tolerance):
+def test_the_tolerance_is_met_for_two_lags_however_sharp_the_rows(
+    problem, concentration, tolerance
+):
     assert error(problem.arguments, concentration, mean_by_counts, tolerance=tolerance) < tolerance
 
 
@@ -80,7 +86,9 @@ def test_the_tolerance_is_met_for_two_lags_however_sharp_the_rows(problem, conce
     st.sampled_from([0.1, 1.0, 3.0]),
     st.sampled_from([1e-4, 1e-10]),
 )
-def test_the_tolerance_is_met_for_three_lags_however_sharp_the_rows(problem, concentration, tolerance):
+def test_the_tolerance_is_met_for_three_lags_however_sharp_the_rows(
+    problem, concentration, tolerance
+):
     assert error(problem.arguments, concentration, mean_by_counts, tolerance=tolerance) < tolerance
 
 
@@ -92,14 +100,19 @@ def test_a_sequence_does_not_depend_on_its_batch():
 
 
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
-    message = "need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; max_nodes is 500"
+    message = (
+        "need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; "
+        "max_nodes is 500"
+    )
     with pytest.raises(ValueError, match=message):
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)
 
 
 def test_identical_rows_leave_the_prior_mean():
     alpha = np.array([0.2, 1.0, 3.0])
-    result = exact_posterior_mean(np.full((4, 4), 0.25), [[0, 1, 3, 2, 2, 1, 0, 3]], 3, concentration=alpha)
+    result = exact_posterior_mean(
+        np.full((4, 4), 0.25), [[0, 1, 3, 2, 2, 1, 0, 3]], 3, concentration=alpha
+    )
     assert np.abs(result[0].numpy() - alpha / alpha.sum()).max() < 1e-14
 
 
@@ -110,7 +123,8 @@ def test_a_deterministic_matrix_gives_the_laplace_rule():
 
 
 def mean_of_two_lags(likelihoods: torch.Tensor, alpha: tuple[float, float]) -> float:
-    """E[w_1 | tokens] for two lags: the likelihood as a polynomial over the count of lag 1, in logarithms."""
+    """E[w_1 | tokens] for two lags: the likelihood as a polynomial over the count of lag 1, in
+    logarithms."""
     log = np.full(len(likelihoods) + 1, -np.inf)
     log[0] = 0.0
     for first, second in likelihoods.log().numpy():
@@ -122,7 +136,9 @@ def mean_of_two_lags(likelihoods: torch.Tensor, alpha: tuple[float, float]) -> f
     return float((weight * (alpha[0] + count) / (sum(alpha) + total)).sum() / weight.sum())
 
 
-@pytest.mark.parametrize("alpha", [(0.1, 0.1), (0.1, 3.0), (0.01, 0.1), (1.0, 1.0), (100.0, 100.0), (1e4, 1e4)])
+@pytest.mark.parametrize(
+    "alpha", [(0.1, 0.1), (0.1, 3.0), (0.01, 0.1), (1.0, 1.0), (100.0, 100.0), (1e4, 1e4)]
+)
 @pytest.mark.parametrize("length", [8, 300, 1500])
 def test_long_sequences_and_any_concentration_keep_the_tolerance(alpha, length):
     """Where rules from library routines lose digits: many nodes, exponents far from zero."""

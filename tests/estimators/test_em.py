@@ -19,8 +19,12 @@ from mtdinterp.task import MTDTask
 @given(problems(max_steps=30), st.integers(0, 8))
 def test_the_likelihood_never_falls_from_one_step_to_the_next(problem, steps):
     transition, tokens, _ = problem.arguments
-    before = log_likelihood(transition, tokens, expectation_maximization(*problem.arguments, steps=steps))
-    after = log_likelihood(transition, tokens, expectation_maximization(*problem.arguments, steps=steps + 1))
+    before = log_likelihood(
+        transition, tokens, expectation_maximization(*problem.arguments, steps=steps)
+    )
+    after = log_likelihood(
+        transition, tokens, expectation_maximization(*problem.arguments, steps=steps + 1)
+    )
     assert (after >= before - 1e-12 * (1 + before.abs())).all()
 
 
@@ -50,25 +54,34 @@ def test_no_step_is_uniform_and_one_step_is_the_mean_responsibility():
     arguments = task.transition, task.sample(3, 20, seed=1).tokens, 3
     assert torch.equal(expectation_maximization(*arguments, steps=0), uniform_weights(*arguments))
     torch.testing.assert_close(
-        expectation_maximization(*arguments, steps=1), mean_responsibilities(*arguments), rtol=0, atol=1e-15
+        expectation_maximization(*arguments, steps=1),
+        mean_responsibilities(*arguments),
+        rtol=0,
+        atol=1e-15,
     )
 
 
 def test_identical_rows_leave_the_weights_uniform():
     weights = expectation_maximization(torch.full((3, 3), 1 / 3), [[0, 1, 2, 1]], 2)
-    torch.testing.assert_close(weights, torch.full((1, 2), 0.5, dtype=torch.float64), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        weights, torch.full((1, 2), 0.5, dtype=torch.float64), rtol=0, atol=1e-15
+    )
 
 
 def test_the_last_allowed_cycle_counts():
     """Identical rows are optimal from the start, so one cycle is enough."""
     weights = expectation_maximization(torch.full((3, 3), 1 / 3), [[0, 1, 2, 1]], 2, max_cycles=1)
-    torch.testing.assert_close(weights, torch.full((1, 2), 0.5, dtype=torch.float64), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        weights, torch.full((1, 2), 0.5, dtype=torch.float64), rtol=0, atol=1e-15
+    )
 
 
 def test_too_few_cycles_is_an_error_that_says_how_far_it_came():
     task = MTDTask.random(5, 3, seed=0)
     tokens = task.sample(4, 64, seed=1).tokens
-    with pytest.raises(RuntimeError, match=r"\d of 4 sequences did not reach tolerance 1e-09 in 1 cycles"):
+    with pytest.raises(
+        RuntimeError, match=r"\d of 4 sequences did not reach tolerance 1e-09 in 1 cycles"
+    ):
         expectation_maximization(task.transition, tokens, 3, max_cycles=1)
 
 

@@ -65,9 +65,14 @@ def test_positive_entropy_comes_close_to_bayes_and_the_papers_sign_is_worse_than
 
     def kl(weights):
         return (
-            kl_divergence(data.next_probs, predict_next(task.transition, data.tokens, weights)).mean().item()
+            kl_divergence(data.next_probs, predict_next(task.transition, data.tokens, weights))
+            .mean()
+            .item()
         )
 
-    bayes, likeliest = kl(exact_posterior_mean(*arguments)), kl(expectation_maximization(*arguments))
+    bayes, likeliest = (
+        kl(exact_posterior_mean(*arguments)),
+        kl(expectation_maximization(*arguments)),
+    )
     assert kl(entropic_map(*arguments, 5.0)) < bayes + 0.15 * (likeliest - bayes)
     assert kl(entropic_map(*arguments, -2.0)) > 1.2 * likeliest

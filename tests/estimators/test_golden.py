@@ -20,7 +20,9 @@ def arguments(case):
 
 
 def assert_near(result, known, tolerance):
-    torch.testing.assert_close(result, torch.tensor(known, dtype=torch.float64), rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        result, torch.tensor(known, dtype=torch.float64), rtol=0, atol=tolerance
+    )
 
 
 def test_mean_responsibilities(golden):
@@ -37,7 +39,11 @@ def test_mirror_descent_weights_and_predictions(golden):
     for known in golden["mirror_descent"]:
         weights = mirror_descent(*arguments(golden), known["learning_rate"], known["steps"])
         assert_near(weights, known["weights"], 1e-10)
-        assert_near(predict_next(golden["transition"], golden["tokens"], weights), known["next_probs"], 1e-10)
+        assert_near(
+            predict_next(golden["transition"], golden["tokens"], weights),
+            known["next_probs"],
+            1e-10,
+        )
 
 
 def test_maximum_likelihood(golden):
@@ -48,7 +54,9 @@ def test_exact_posterior_mean_and_prediction(golden):
     weights = exact_posterior_mean(*arguments(golden))
     assert_near(weights, golden["bayes_posterior_mean"], 1e-10)
     assert_near(
-        predict_next(golden["transition"], golden["tokens"], weights), golden["bayes_next_probs"], 1e-10
+        predict_next(golden["transition"], golden["tokens"], weights),
+        golden["bayes_next_probs"],
+        1e-10,
     )
 
 
@@ -63,5 +71,7 @@ def test_gibbs_is_within_four_standard_errors_of_the_exact_mean(golden):
 
 
 def test_standard_error_of_independent_draws_is_the_textbook_one():
-    draws = torch.randn(4000, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
+    draws = torch.randn(
+        4000, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).numpy()
     assert abs(chain_stderr(draws) * 4000**0.5 - 1).max() < 0.1

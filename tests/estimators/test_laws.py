@@ -34,7 +34,9 @@ ESTIMATORS = {
     "gibbs_rao_blackwell": lambda *arguments: gibbs_posterior_mean(
         *arguments, samples=40, burn_in=5, rao_blackwell=True
     ),
-    "reweighted": lambda *arguments: reweighted_two_step(*arguments, TwoStepConstants(9.0, 4.0, 2.0, 7.0)),
+    "reweighted": lambda *arguments: reweighted_two_step(
+        *arguments, TwoStepConstants(9.0, 4.0, 2.0, 7.0)
+    ),
 }
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
 # A local maximum (negative strength) can be another one after any change of rounding.
@@ -111,7 +113,9 @@ def test_zeros_in_the_transition_matrix_are_allowed(estimator):
 @every_estimator
 def test_entries_of_one_in_a_million_million_are_allowed(estimator):
     tiny = 1e-12
-    task = MTDTask([[1 - 2 * tiny, tiny, tiny], [tiny, tiny, 1 - 2 * tiny], [0.5, 0.5 - tiny, tiny]], 2)
+    task = MTDTask(
+        [[1 - 2 * tiny, tiny, tiny], [tiny, tiny, 1 - 2 * tiny], [0.5, 0.5 - tiny, tiny]], 2
+    )
     tokens = torch.tensor([[0, 1, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]])
     assert likelihoods_by_loop(task.transition, tokens[0], 2).max(axis=1).min() < 1e-11
     weights = estimator(task.transition, tokens, 2)

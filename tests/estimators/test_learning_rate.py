@@ -1,9 +1,15 @@
-"""Tuning the learning rate: it finds a minimum, for the target asked for, or says that it did not."""
+"""Tuning the learning rate: it finds a minimum, for the target asked for, or says that it did
+not."""
 
 import numpy as np
 import pytest
 
-from mtdinterp.estimators import exact_posterior_mean, mirror_descent, predict_next, tune_learning_rate
+from mtdinterp.estimators import (
+    exact_posterior_mean,
+    mirror_descent,
+    predict_next,
+    tune_learning_rate,
+)
 from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.task import MTDTask
@@ -30,7 +36,9 @@ def mean_kl(task, target, learning_rate, steps):
 @pytest.mark.parametrize("target", ["truth", "posterior_mean"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_tuned_rate_is_a_minimum_of_the_kl_it_reports(task, target, steps):
-    tuned = tune_learning_rate(task, LENGTH, steps=steps, target=target, seed=SEED, n_sequences=SEQUENCES)
+    tuned = tune_learning_rate(
+        task, LENGTH, steps=steps, target=target, seed=SEED, n_sequences=SEQUENCES
+    )
     best = mean_kl(task, target, tuned.learning_rate, steps)
     assert tuned.kl == pytest.approx(best, rel=1e-9)
     for factor in (0.7, 0.97, 1.03, 1.4):
@@ -63,7 +71,9 @@ def test_a_given_grid_is_refined_to_the_same_optimum(task):
 
 
 def test_an_unknown_target_lists_the_known_ones(task):
-    with pytest.raises(ValueError, match="target: expected one of truth, posterior_mean; got 'bayes'"):
+    with pytest.raises(
+        ValueError, match="target: expected one of truth, posterior_mean; got 'bayes'"
+    ):
         tune_learning_rate(task, LENGTH, target="bayes", n_sequences=10)
 
 
@@ -80,6 +90,8 @@ def test_an_unusable_grid_is_refused(task, grid, message):
 
 
 def test_grid_search_finds_a_known_minimum():
-    point, value = minimise_on_grid(lambda x: np.log(x / 0.37) ** 2 + 2, [0.01, 0.1, 1.0, 10.0], "x")
+    point, value = minimise_on_grid(
+        lambda x: np.log(x / 0.37) ** 2 + 2, [0.01, 0.1, 1.0, 10.0], "x"
+    )
     assert point == pytest.approx(0.37, rel=1e-4)
     assert value == pytest.approx(2, abs=1e-8)

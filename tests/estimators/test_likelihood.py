@@ -29,9 +29,13 @@ def test_a_case_worked_by_hand():
     tokens = [[0, 1, 1, 0]]
     assert lag_likelihoods(TRANSITION, tokens, 2).tolist() == [[[0.4, 0.8], [0.6, 0.6]]]
     expected = torch.tensor([[[1 / 3, 2 / 3], [1 / 2, 1 / 2]]], dtype=torch.float64)
-    torch.testing.assert_close(responsibilities(TRANSITION, tokens, 2), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        responsibilities(TRANSITION, tokens, 2), expected, rtol=0, atol=1e-15
+    )
     expected = torch.tensor([[5 / 12, 7 / 12]], dtype=torch.float64)
-    torch.testing.assert_close(mean_responsibilities(TRANSITION, tokens, 2), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        mean_responsibilities(TRANSITION, tokens, 2), expected, rtol=0, atol=1e-15
+    )
     value = log_likelihood(TRANSITION, tokens, torch.tensor([[0.25, 0.75]], dtype=torch.float64))
     assert value.item() == pytest.approx(np.log(0.7) + np.log(0.6), abs=1e-15)
 
@@ -39,7 +43,9 @@ def test_a_case_worked_by_hand():
 def test_the_prediction_is_for_the_token_after_the_last():
     """After 1 1 0, lag 1 is the last token 0 and lag 2 is the 1 before it."""
     prediction = predict_next(TRANSITION, [[1, 1, 0]], [[0.9, 0.1]])
-    assert prediction[0].tolist() == pytest.approx([0.9 * 0.2 + 0.1 * 0.6, 0.9 * 0.8 + 0.1 * 0.4], abs=1e-15)
+    assert prediction[0].tolist() == pytest.approx(
+        [0.9 * 0.2 + 0.1 * 0.6, 0.9 * 0.8 + 0.1 * 0.4], abs=1e-15
+    )
 
 
 @given(problems())
@@ -53,7 +59,10 @@ def test_likelihoods_are_the_loop_written_out(problem):
 def test_predictions_are_mixtures_of_the_rows_of_the_last_tokens(problem):
     transition, tokens, order = problem.arguments
     prediction = predict_next(transition, tokens, problem.data.weights)
-    mixed = sum(problem.data.weights[:, g - 1, None] * transition[tokens[:, -g]] for g in range(1, order + 1))
+    mixed = sum(
+        problem.data.weights[:, g - 1, None] * transition[tokens[:, -g]]
+        for g in range(1, order + 1)
+    )
     torch.testing.assert_close(prediction, mixed, rtol=0, atol=1e-14)
     torch.testing.assert_close(
         prediction.sum(-1), torch.ones(len(tokens), dtype=torch.float64), rtol=0, atol=1e-14
@@ -68,7 +77,9 @@ def test_scaling_a_step_changes_no_estimate_and_shifts_the_likelihood(problem, s
     scaled = likelihoods * factors[None, :, None]
     weights = problem.data.weights.clamp_min(1e-6)
     near = {"rtol": 1e-9, "atol": 1e-12}
-    torch.testing.assert_close(gradient_at(scaled, weights), gradient_at(likelihoods, weights), **near)
+    torch.testing.assert_close(
+        gradient_at(scaled, weights), gradient_at(likelihoods, weights), **near
+    )
     torch.testing.assert_close(em_step(scaled, weights), em_step(likelihoods, weights), **near)
     torch.testing.assert_close(descend(scaled, 0.1, 3), descend(likelihoods, 0.1, 3), **near)
     shift = log_likelihood_at(scaled, weights) - log_likelihood_at(likelihoods, weights)
@@ -101,4 +112,7 @@ def test_log_likelihood_refuses_weights_that_are_not_one_distribution_a_sequence
 
 def test_uniform_weights_are_one_over_order():
     task = MTDTask.random(3, 4, seed=0)
-    assert uniform_weights(task.transition, [[0, 1, 2, 0], [1, 1, 1, 1]], 4).tolist() == [[0.25] * 4] * 2
+    assert (
+        uniform_weights(task.transition, [[0, 1, 2, 0], [1, 1, 1, 1]], 4).tolist()
+        == [[0.25] * 4] * 2
+    )

@@ -34,7 +34,9 @@ def test_steps_are_the_exponentiated_gradient_written_out(problem, learning_rate
     weights = uniform_weights(*problem.arguments)
     for _ in range(steps):
         gradient = (gamma / (gamma * weights[:, None, :]).sum(-1, keepdim=True)).sum(1)
-        weights = weights * (learning_rate * (gradient - gradient.max(-1, keepdim=True).values)).exp()
+        weights = (
+            weights * (learning_rate * (gradient - gradient.max(-1, keepdim=True).values)).exp()
+        )
         weights = weights / weights.sum(-1, keepdim=True)
     result = mirror_descent(*problem.arguments, learning_rate, steps)
     torch.testing.assert_close(result, weights, rtol=1e-8, atol=1e-11)
@@ -78,7 +80,9 @@ def test_two_step_estimator_without_its_second_term_is_one_step_mirror_descent()
     task = MTDTask.random(5, 3, seed=0)
     arguments = task.transition, task.sample(3, 64, seed=1).tokens, 3
     weights = reweighted_two_step(*arguments, TwoStepConstants(3.0, 5.0, 15.0, 0.0))
-    torch.testing.assert_close(weights, mirror_descent(*arguments, 15 / (3 * 61)), rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        weights, mirror_descent(*arguments, 15 / (3 * 61)), rtol=0, atol=1e-13
+    )
 
 
 def test_two_step_estimator_without_sharpness_averages_like_the_first():
@@ -97,4 +101,6 @@ def test_two_step_estimator_is_its_formula_position_by_position():
         first = (9.0 * gamma.mean(0)).softmax(0)
         share = torch.stack([(-4.0 * (first @ step)).exp() for step in gamma])
         second = sum(s * step for s, step in zip(share / share.sum(), gamma, strict=True))
-        torch.testing.assert_close(row, (2.0 * gamma.mean(0) + 7.0 * second).softmax(0), rtol=0, atol=1e-13)
+        torch.testing.assert_close(
+            row, (2.0 * gamma.mean(0) + 7.0 * second).softmax(0), rtol=0, atol=1e-13
+        )

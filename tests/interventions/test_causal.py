@@ -1,4 +1,5 @@
-"""Steering, transplants, interchange and circuits: exact on constructions, promised on trained models."""
+"""Steering, transplants, interchange and circuits: exact on constructions, promised on trained
+models."""
 
 import math
 from statistics import median
@@ -41,7 +42,9 @@ def test_steering_follows_the_formula(model):
     for weights in (vertex, bayes):
         expected = predict_next(TASK.transition, BASE, weights.double().expand(64, 3))
         assert torch.allclose(steer_weights(model, BASE, weights).double(), expected, atol=1e-5)
-    assert torch.allclose(steer_weights(model, BASE, vertex, dose=0.0), model(BASE)[:, -1], atol=1e-6)
+    assert torch.allclose(
+        steer_weights(model, BASE, vertex, dose=0.0), model(BASE)[:, -1], atol=1e-6
+    )
     curve = dose_response(model, TASK, BASE, vertex)
     assert max(curve.divergence) < 1e-9
     assert curve.explained > 0.99999
@@ -63,7 +66,9 @@ def test_the_constructions_own_attention_changes_nothing(model):
         assert "no more than chance" in found.summary()
     other = one_step(TASK.transition, 3, LENGTH, 2.0)
     assert transplant_attention(model, TASK, data, 2, other).kl_after > found.kl_before + 1e-3
-    with pytest.raises(ValueError, match="source: expected one of responsibilities, uniform, one_step"):
+    with pytest.raises(
+        ValueError, match="source: expected one of responsibilities, uniform, one_step"
+    ):
         transplant_attention(model, TASK, data, 0, "gamma")
 
 
@@ -77,8 +82,10 @@ def test_interchange_is_exact_on_one_step(model, variable):
     assert found.algorithm.constants == pytest.approx(BETA, rel=1e-3)
 
 
-@pytest.mark.parametrize("variable", ["responsibilities", "mean_responsibilities", "first_weights", "reweighted",
-                                      "weights"])
+@pytest.mark.parametrize(
+    "variable",
+    ["responsibilities", "mean_responsibilities", "first_weights", "reweighted", "weights"],
+)
 def test_interchange_is_exact_on_two_steps(variable):
     model = two_step(TASK.transition, 3, LENGTH, *CONSTANTS)
     found = interchange(model, TASK, BASE, SOURCE, variable)
@@ -87,7 +94,10 @@ def test_interchange_is_exact_on_two_steps(variable):
 
 
 def test_interchange_refuses_variables_that_the_algorithm_does_not_have(model):
-    with pytest.raises(ValueError, match="variable: expected one of responsibilities, mean_responsibilities, weights"):
+    with pytest.raises(
+        ValueError,
+        match="variable: expected one of responsibilities, mean_responsibilities, weights",
+    ):
         interchange(model, TASK, BASE, SOURCE, "first_weights")
 
 
@@ -95,7 +105,9 @@ def test_a_learned_subspace_needs_one_dimension_less_than_there_are_lags():
     """Weights of three lags have two degrees of freedom."""
     model = one_step_standard(TASK.transition, 3, LENGTH, BETA)
     base, source = (TASK.sample(256, LENGTH, seed=seed).tokens for seed in (4, 5))
-    found = {rank: interchange(model, TASK, base, source, learn_rank=rank).learned for rank in (1, 2)}
+    found = {
+        rank: interchange(model, TASK, base, source, learn_rank=rank).learned for rank in (1, 2)
+    }
     assert found[2].r2 > 0.98 > found[1].r2 + 0.1
     assert found[2].control_r2 < 0.3
     assert not model.is_watched
@@ -104,35 +116,69 @@ def test_a_learned_subspace_needs_one_dimension_less_than_there_are_lags():
 
 @pytest.mark.slow
 def test_interchange_on_the_zoo():
-    names = [name for name in zoo_names() if name.startswith("disentangled") and "T64" in name and "L5" not in name
-             and "paper" not in name]
+    names = [
+        name
+        for name in zoo_names()
+        if name.startswith("disentangled")
+        and "T64" in name
+        and "L5" not in name
+        and "paper" not in name
+    ]
     checkpoints = [load_checkpoint(name) for name in names]
     for variable in ("mean_responsibilities", "weights"):
-        pairs = [[entry.task.sample(128, 64, seed=seed).tokens for seed in (1, 2)] for entry in checkpoints]
-        found = [interchange(entry.model, entry.task, *pair, variable)
-                 for entry, pair in zip(checkpoints, pairs, strict=True)]
+        pairs = [
+            [entry.task.sample(128, 64, seed=seed).tokens for seed in (1, 2)]
+            for entry in checkpoints
+        ]
+        found = [
+            interchange(entry.model, entry.task, *pair, variable)
+            for entry, pair in zip(checkpoints, pairs, strict=True)
+        ]
         assert median(entry.r2 for entry in found) >= 0.9
         assert max(entry.control_r2 for entry in found) < 0.5
 
 
 def test_the_circuit_of_one_step_is_its_own_edges():
-    found = minimal_circuit(one_step(TASK.transition, 3, LENGTH, BETA), BASE[:48], faithfulness=0.9999)
+    found = minimal_circuit(
+        one_step(TASK.transition, 3, LENGTH, BETA), BASE[:48], faithfulness=0.9999
+    )
     assert {str(edge) for edge in found.edges} == {
-        "L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: copies token",
-        "output: L3.token"}
-    assert {str(edge) for edge in found.constant} == {"L1: token·offset", "L2: token·offset", "L3: token·offset"}
+        "L1: token·token",
+        "L1: writes lag",
+        "L2: copies L1.lag",
+        "L3: L2.L1.lag·offset",
+        "L3: copies token",
+        "output: L3.token",
+    }
+    assert {str(edge) for edge in found.constant} == {
+        "L1: token·offset",
+        "L2: token·offset",
+        "L3: token·offset",
+    }
     assert found.faithfulness > 0.9999
     assert "constant edges" in found.summary()
 
 
 @pytest.mark.slow
 def test_the_circuit_of_two_steps_is_its_own_edges():
-    found = minimal_circuit(two_step(TASK.transition, 3, 16, *CONSTANTS), TASK.sample(24, 16, seed=1).tokens,
-                            faithfulness=0.99999)
+    found = minimal_circuit(
+        two_step(TASK.transition, 3, 16, *CONSTANTS),
+        TASK.sample(24, 16, seed=1).tokens,
+        faithfulness=0.99999,
+    )
     assert {str(edge) for edge in found.edges} == {
-        "L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: writes lag",
-        "L4: L3.lag·L1.lag", "L4: copies L1.lag", "L5: L2.L1.lag·offset", "L5: L4.L1.lag·offset", "L5: copies token",
-        "output: L5.token"}
+        "L1: token·token",
+        "L1: writes lag",
+        "L2: copies L1.lag",
+        "L3: L2.L1.lag·offset",
+        "L3: writes lag",
+        "L4: L3.lag·L1.lag",
+        "L4: copies L1.lag",
+        "L5: L2.L1.lag·offset",
+        "L5: L4.L1.lag·offset",
+        "L5: copies token",
+        "output: L5.token",
+    }
 
 
 def test_all_edges_are_the_model_and_cutting_one_is_seen():
@@ -142,15 +188,25 @@ def test_all_edges_are_the_model_and_cutting_one_is_seen():
     assert torch.allclose(kept, model(BASE[:16])[:, -1].double(), atol=1e-5)
     without = ablate_edges(model, BASE[:16], [edge for edge in found.edges if edge.layer != 1])
     assert (without - kept).abs().max() > 0.05
-    with pytest.raises(ValueError, match=r"there is no L9: writes lag; the model has L1: token·offset"):
+    with pytest.raises(
+        ValueError, match=r"there is no L9: writes lag; the model has L1: token·offset"
+    ):
         ablate_edges(model, BASE[:16], [Edge(9, "lag", "lag")])
 
 
 def test_a_trained_models_circuit_is_the_constructions():
     checkpoint = load_checkpoint("disentangled-m4-T64")
-    found = minimal_circuit(checkpoint.model, checkpoint.task.sample(32, 64, seed=1).tokens, faithfulness=0.95)
-    own = {"L1: token·token", "L1: writes lag", "L2: copies L1.lag", "L3: L2.L1.lag·offset", "L3: copies token",
-           "output: L3.token"}
+    found = minimal_circuit(
+        checkpoint.model, checkpoint.task.sample(32, 64, seed=1).tokens, faithfulness=0.95
+    )
+    own = {
+        "L1: token·token",
+        "L1: writes lag",
+        "L2: copies L1.lag",
+        "L3: L2.L1.lag·offset",
+        "L3: copies token",
+        "output: L3.token",
+    }
     assert own <= {str(edge) for edge in found.edges}
     assert len(found.edges) <= 10
 
@@ -168,7 +224,9 @@ def test_path_patching_moves_one_edge_and_what_follows():
     expected = predict_next(TASK.transition, base, (BETA * mean).softmax(-1))
     for edge in (Edge(3, "position", "L2.L1.lag"), Edge(2, "copy", "L1.lag")):
         assert torch.allclose(patch_paths(model, base, source, [edge]), expected, atol=1e-5)
-    unread = patch_paths(model, base, source, [Edge(2, "copy", "token"), Edge(3, "position", "L1.lag")])
+    unread = patch_paths(
+        model, base, source, [Edge(2, "copy", "token"), Edge(3, "position", "L1.lag")]
+    )
     assert torch.allclose(unread, model(base)[:, -1].double(), atol=1e-5)
     everything = patch_paths(model, base, source, [Edge(0, "output", "L3.token")])
     assert torch.allclose(everything, model(source)[:, -1].double(), atol=1e-5)
@@ -189,8 +247,12 @@ def test_all_edges_of_any_model_are_the_model():
     task = MTDTask.random(3, 2, seed=0)
     tokens = task.sample(16, 9, seed=1).tokens
     for made in (small(n_layers=2, n_heads=2), small(logits=True)):
-        everything = ablate_edges(made, tokens, minimal_circuit(made, tokens, faithfulness=1.0).effects)
-        assert torch.allclose(everything, made.to_probabilities(made(tokens)[:, -1]).double(), atol=1e-5)
+        everything = ablate_edges(
+            made, tokens, minimal_circuit(made, tokens, faithfulness=1.0).effects
+        )
+        assert torch.allclose(
+            everything, made.to_probabilities(made(tokens)[:, -1]).double(), atol=1e-5
+        )
     with pytest.raises(ValueError, match="hidden layer before the output mixes all blocks"):
         minimal_circuit(small(d_mlp=4), tokens)
     with pytest.raises(ValueError, match="at least 8 different sequences"):
@@ -208,7 +270,9 @@ def test_a_models_own_attention_is_no_transplant_with_several_heads():
 def test_what_cannot_be_answered_is_said():
     task = MTDTask.random(3, 2, seed=0)
     tokens, other = (task.sample(16, 9, seed=seed).tokens for seed in (1, 2))
-    with pytest.raises(ValueError, match="a model of 2 layers has no site for mean_responsibilities"):
+    with pytest.raises(
+        ValueError, match="a model of 2 layers has no site for mean_responsibilities"
+    ):
         interchange(small(n_layers=2), task, tokens, other)
     with pytest.raises(ValueError, match="task: it has 5 tokens and the model 3"):
         interchange(small(), TASK, tokens, other)

@@ -7,8 +7,11 @@ from transformer_lens import patching
 from mtdinterp import load_checkpoint
 from mtdinterp.interventions import Edit, FromRun, patch, patch_sweep
 
-SWEEPS = {"resid_pre": patching.get_act_patch_resid_pre, "attn_out": patching.get_act_patch_attn_out,
-          "head": patching.get_act_patch_attn_head_out_by_pos}
+SWEEPS = {
+    "resid_pre": patching.get_act_patch_resid_pre,
+    "attn_out": patching.get_act_patch_attn_out,
+    "head": patching.get_act_patch_attn_head_out_by_pos,
+}
 
 
 @pytest.fixture(scope="module", params=["disentangled-m3-T64", "standard-m3-T64"])
@@ -43,9 +46,18 @@ def test_blocks_against_patches_one_by_one(pair):
             if found.values[layer, 0, part].isnan():
                 continue
             for position in (0, 11, 19):
-                alone = patch(model, corrupted, [Edit("resid_pre", FromRun(clean), layer=layer, block=block,
-                                                      position=position)])
-                assert found.values[layer, position, part].item() == pytest.approx(metric(alone.after).item(), abs=1e-6)
+                alone = patch(
+                    model,
+                    corrupted,
+                    [
+                        Edit(
+                            "resid_pre", FromRun(clean), layer=layer, block=block, position=position
+                        )
+                    ],
+                )
+                assert found.values[layer, position, part].item() == pytest.approx(
+                    metric(alone.after).item(), abs=1e-6
+                )
 
 
 @pytest.mark.parametrize("kind", ["block", "head", "resid_pre"])
@@ -53,7 +65,9 @@ def test_progress_counts_every_patch_and_can_end_the_sweep(pair, kind, monkeypat
     model, clean, corrupted = pair
     monkeypatch.setattr("mtdinterp.interventions.sweep.CELLS_AT_ONCE", 2 * 20 * 20 * 7)
     seen = []
-    values = patch_sweep(model, clean, corrupted, kind, progress=lambda done, total: seen.append((done, total))).values
+    values = patch_sweep(
+        model, clean, corrupted, kind, progress=lambda done, total: seen.append((done, total))
+    ).values
     assert seen[-1] == (values.isfinite().sum().item(),) * 2
     assert len(seen) > 3
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
@@ -100,5 +114,7 @@ def test_hooks_of_ones_own_act_in_patched_runs_too(pair):
 def test_a_metric_may_be_a_plain_vector(pair):
     model, clean, corrupted = pair
     vector = torch.arange(5, dtype=torch.float64)
-    found = patch_sweep(model, clean, corrupted, "attn_out", metric=lambda outputs: (outputs @ vector).mean())
+    found = patch_sweep(
+        model, clean, corrupted, "attn_out", metric=lambda outputs: (outputs @ vector).mean()
+    )
     assert found.values.isfinite().all()

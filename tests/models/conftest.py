@@ -27,7 +27,9 @@ def random_weights(model: LensTransformer, seed: int = 0) -> LensTransformer:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.double().parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.copy_(
+                0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     return model.eval()
 
 
@@ -43,7 +45,9 @@ def model(request: pytest.FixtureRequest) -> LensTransformer:
 @pytest.fixture
 def uneven() -> LensTransformer:
     """Two heads in the first layer, one in the second: only the disentangled model allows it."""
-    config = DisentangledConfig(vocab_size=VOCAB, length=LENGTH, n_layers=2, n_heads=(2, 1), d_rel=2)
+    config = DisentangledConfig(
+        vocab_size=VOCAB, length=LENGTH, n_layers=2, n_heads=(2, 1), d_rel=2
+    )
     return random_weights(DisentangledTransformer(config))
 
 
@@ -63,12 +67,19 @@ def corrupt() -> Tensor:
 
 @pytest.fixture(params=["disentangled", "standard"])
 def constructed(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """One step of mirror descent as weights, with the names its architecture gives to the same things."""
+    """One step of mirror descent as weights, with the names its architecture gives to the same
+    things."""
     task = MTDTask.random(vocab_size=VOCAB, order=ORDER, seed=0)
     length = 8
     build, token, gamma, mean, inert = {
         "disentangled": (one_step, "token", "L1.lag", "L2.L1.lag", "L1.token"),
-        "standard": (one_step_standard, "token", "responsibilities", "mean_responsibilities", "unused"),
+        "standard": (
+            one_step_standard,
+            "token",
+            "responsibilities",
+            "mean_responsibilities",
+            "unused",
+        ),
     }[request.param]
     return SimpleNamespace(
         model=build(task.transition, ORDER, length, BETA, dtype=torch.float64),
@@ -89,8 +100,9 @@ def unedited(name: str, layer: int, value: Tensor) -> Tensor:
 def additive_forward(model: LensTransformer, tokens: Tensor, edit: Edit = unedited) -> Tensor:
     """An ordinary additive transformer with the weights that the model shows to TransformerLens.
 
-    Tables are laid out as [head, query, key, d], nothing shares memory and nothing is skipped; `edit` is
-    called with every activation, by its TransformerLens name and its layer, and returns what goes on.
+    Tables are laid out as [head, query, key, d], nothing shares memory and nothing is skipped;
+    `edit` is called with every activation, by its TransformerLens name and its layer, and returns
+    what goes on.
     """
     position = torch.arange(tokens.shape[1])
     offset = (position[:, None] - position).clamp_min(0)

@@ -45,12 +45,17 @@ SHAPES = [
     {"vocab_size": 5, "length": 12, "n_layers": 2, "n_heads": 3},
     {"vocab_size": 2, "length": 1, "n_layers": 1},
 ]
-DISENTANGLED = [*({**shape, "d_rel": 2} for shape in SHAPES),
-                {"vocab_size": 3, "length": 7, "n_layers": 3, "n_heads": (2, 1, 3), "d_rel": 4}]
-STANDARD = [*({**shape, "d_model": 6} for shape in SHAPES),
-            {"vocab_size": 4, "length": 8, "n_layers": 2, "n_heads": 2, "d_model": 5, "d_head": 3}]
-CASES = ([(disentangled, disentangled_forward, shape) for shape in DISENTANGLED]
-         + [(standard, standard_forward, shape) for shape in STANDARD])
+DISENTANGLED = [
+    *({**shape, "d_rel": 2} for shape in SHAPES),
+    {"vocab_size": 3, "length": 7, "n_layers": 3, "n_heads": (2, 1, 3), "d_rel": 4},
+]
+STANDARD = [
+    *({**shape, "d_model": 6} for shape in SHAPES),
+    {"vocab_size": 4, "length": 8, "n_layers": 2, "n_heads": 2, "d_model": 5, "d_head": 3},
+]
+CASES = [(disentangled, disentangled_forward, shape) for shape in DISENTANGLED] + [
+    (standard, standard_forward, shape) for shape in STANDARD
+]
 
 
 @pytest.mark.parametrize(("build", "reference", "shape"), CASES)
@@ -59,8 +64,13 @@ def test_the_forward_pass_and_its_gradients_equal_the_reference(build, reference
     tokens = tokens_of(4, shape["length"], shape["vocab_size"])
     outputs, expected = model(tokens), reference(model, tokens)
     assert (outputs - expected).abs().max() <= 1e-12 * expected.abs().max()
-    direction = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ours, theirs = gradients((outputs * direction).sum(), model), gradients((expected * direction).sum(), model)
+    direction = torch.randn(
+        outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    ours, theirs = (
+        gradients((outputs * direction).sum(), model),
+        gradients((expected * direction).sum(), model),
+    )
     for name, got, wanted in zip(dict(model.named_parameters()), ours, theirs, strict=True):
         assert (got - wanted).abs().max() <= 1e-12 * (1 + wanted.abs().max()), name
 
@@ -121,12 +131,18 @@ def test_relative_attention_equals_its_definition(data):
     for i in range(n_queries):
         seen = n_keys - n_queries + i + 1
         offsets = torch.arange(seen - 1, -1, -1)
-        scores = (torch.einsum("bhd,bkhd->bhk", q[:, i], k[:, :seen])
-                  + torch.einsum("bhd,hkd->bhk", p[:, i], key_table[:, offsets]))
+        scores = torch.einsum("bhd,bkhd->bhk", q[:, i], k[:, :seen]) + torch.einsum(
+            "bhd,hkd->bhk", p[:, i], key_table[:, offsets]
+        )
         pattern = scores.softmax(-1)
-        assert torch.allclose(content[:, i], torch.einsum("bhk,bkhd->bhd", pattern, v[:, :seen]), atol=1e-12)
-        assert torch.allclose(position[:, i], torch.einsum("bhk,hkd->bhd", pattern, value_table[:, offsets]),
-                              atol=1e-12)
+        assert torch.allclose(
+            content[:, i], torch.einsum("bhk,bkhd->bhd", pattern, v[:, :seen]), atol=1e-12
+        )
+        assert torch.allclose(
+            position[:, i],
+            torch.einsum("bhk,hkd->bhd", pattern, value_table[:, offsets]),
+            atol=1e-12,
+        )
 
 
 def test_changing_between_offsets_and_keys_by_hand():
@@ -135,7 +151,11 @@ def test_changing_between_offsets_and_keys_by_hand():
     scores = position_scores(torch.ones(1, 3, 1, 1), table, 3)[0, 0]
     assert scores.tril().tolist() == [[10, 0, 0], [20, 10, 0], [30, 20, 10]]
     pattern = torch.tensor([[[[1.0, 0, 0], [0.25, 0.75, 0], [0.5, 0.125, 0.375]]]])
-    assert attention_by_offset(pattern)[0, 0].tolist() == [[1, 0, 0], [0.75, 0.25, 0], [0.375, 0.125, 0.5]]
+    assert attention_by_offset(pattern)[0, 0].tolist() == [
+        [1, 0, 0],
+        [0.75, 0.25, 0],
+        [0.375, 0.125, 0.5],
+    ]
     assert gather_positions(pattern, table)[0, :, 0, 0].tolist() == [10, 12.5, 21.25]
     assert gather_by_offset(table, 3)[0, :, :, 0].tril().equal(scores.tril())
 
@@ -151,7 +171,9 @@ def test_no_tensor_of_query_times_key_times_width_is_ever_built(eager_kernel):
             nonlocal largest
             result = func(*args, **(kwargs or {}))
             parts = result if isinstance(result, tuple | list) else [result]
-            largest = max([largest, *(part.numel() for part in parts if isinstance(part, torch.Tensor))])
+            largest = max(
+                [largest, *(part.numel() for part in parts if isinstance(part, torch.Tensor))]
+            )
             return result
 
     with Watch():

@@ -1,4 +1,5 @@
-"""What a hook sees and changes, and that it leaves nothing behind: the contract with TransformerLens."""
+"""What a hook sees and changes, and that it leaves nothing behind: the contract with
+TransformerLens."""
 
 from itertools import permutations
 
@@ -53,8 +54,13 @@ def test_hooks_change_the_fused_outputs_by_rounding_alone(model, clean, last_onl
 @EAGER
 def test_a_no_op_hook_changes_no_bit_wherever_it_is(model, clean, last_only, dtype):
     plain = model.to(dtype)(clean, last_only=last_only)
-    changed = [name for name in model.hook_dict if not torch.equal(plain, model.run_with_hooks(
-        clean, last_only=last_only, fwd_hooks=[(name, no_op)]))]
+    changed = [
+        name
+        for name in model.hook_dict
+        if not torch.equal(
+            plain, model.run_with_hooks(clean, last_only=last_only, fwd_hooks=[(name, no_op)])
+        )
+    ]
     assert changed == []
 
 
@@ -83,13 +89,18 @@ def test_cache_holds_what_the_additive_transformer_computes(model, clean, additi
     _, cache = model.run_with_cache(clean)
     assert isinstance(cache, ActivationCache)
     for (name, layer), value in additive.cache(model, clean).items():
-        torch.testing.assert_close(cache[(name, layer) if name in WIDE else (name, layer, "attn")], value)
+        torch.testing.assert_close(
+            cache[(name, layer) if name in WIDE else (name, layer, "attn")], value
+        )
 
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize(("name", "hook"), [*WIDE.items(), *PER_HEAD.items(), *FORKED.items()])
-def test_an_edit_in_place_reaches_what_reads_it_and_nothing_else(model, clean, additive, name, hook, grad):
-    """Keys, values and the stream share memory in the disentangled model: an edit must not spread."""
+def test_an_edit_in_place_reaches_what_reads_it_and_nothing_else(
+    model, clean, additive, name, hook, grad
+):
+    """Keys, values and the stream share memory in the disentangled model: an edit must not
+    spread."""
     if name in FORKED:
         switch(model, "split_qkv_input")
 
@@ -128,7 +139,8 @@ def test_columns_that_do_not_exist_yet_cannot_be_written(uneven, clean):
 
 
 def test_attention_written_into_the_future_does_not_leak_to_other_queries(model, clean):
-    """Offsets share rows with their neighbours: mass above the diagonal of query 1 must not reach query 2."""
+    """Offsets share rows with their neighbours: mass above the diagonal of query 1 must not reach
+    query 2."""
 
     def peek(value: Tensor, hook: object) -> None:
         value[:, :, 1, 3] = 0.5
@@ -152,7 +164,9 @@ def test_attn_in_feeds_queries_keys_and_values(model, clean, additive):
 def test_mlp_stand_in_writes_nothing_until_a_hook_makes_it(model, clean):
     _, cache = model.run_with_cache(clean)
     assert not cache["mlp_out", 0].any()
-    shifted = model.run_with_hooks(clean, fwd_hooks=[("blocks.1.hook_mlp_out", lambda x, hook: x + 1)])
+    shifted = model.run_with_hooks(
+        clean, fwd_hooks=[("blocks.1.hook_mlp_out", lambda x, hook: x + 1)]
+    )
     torch.testing.assert_close(shifted, model(clean) + model.W_U.sum(0))
 
 
@@ -168,7 +182,9 @@ def test_hooks_are_gone_after_a_failure(model, clean):
 
     plain = model(clean)
     with pytest.raises(RuntimeError, match="from a hook"):
-        model.run_with_hooks(clean, fwd_hooks=[(lambda name: True, no_op), ("blocks.1.attn.hook_z", fail)])
+        model.run_with_hooks(
+            clean, fwd_hooks=[(lambda name: True, no_op), ("blocks.1.attn.hook_z", fail)]
+        )
     assert attached(model) == []
     assert torch.equal(model(clean), plain)
 
@@ -201,7 +217,8 @@ def test_pos_slice_keeps_the_positions_asked_for(model, clean):
 
 
 def test_incl_bwd_caches_the_gradient_of_the_loss(model, clean):
-    """loss = mean (out - target)², so its gradient at the final stream is 2(out - target)/n through W_U."""
+    """loss = mean (out - target)², so its gradient at the final stream is 2(out - target)/n through
+    W_U."""
     loss, cache = model.run_with_cache(clean, return_type="loss", incl_bwd=True)
     target = torch.nn.functional.one_hot(clean[:, 1:], model.cfg.d_vocab)
     residual = model(clean)[:, :-1] - target
@@ -223,11 +240,14 @@ def test_switches_do_not_change_outputs(model, clean, name, last_only):
     assert torch.equal(model(clean, last_only=last_only), plain)
 
 
-@pytest.mark.parametrize(("name", "hooks"), [
-    ("attn_result", ["result"]),
-    ("split_qkv_input", ["q_input", "k_input", "v_input"]),
-    ("attn_in", ["attn_in"]),
-])
+@pytest.mark.parametrize(
+    ("name", "hooks"),
+    [
+        ("attn_result", ["result"]),
+        ("split_qkv_input", ["q_input", "k_input", "v_input"]),
+        ("attn_in", ["attn_in"]),
+    ],
+)
 def test_switched_hook_points_fire_only_when_on(model, clean, name, hooks):
     names = {f"blocks.0.attn.hook_{hook}" for hook in hooks}
     assert not names & model.run_with_cache(clean)[1].keys()
@@ -252,7 +272,9 @@ def test_heads_may_differ_between_layers(uneven, clean, additive):
     assert torch.equal(output, uneven(clean))
     for (name, layer), value in additive.cache(uneven, clean).items():
         if name not in FORKED:
-            torch.testing.assert_close(cache[(name, layer) if name in WIDE else (name, layer, "attn")], value)
+            torch.testing.assert_close(
+                cache[(name, layer) if name in WIDE else (name, layer, "attn")], value
+            )
     assert [cache["pattern", layer].shape[1] for layer in range(2)] == [2, 1]
     torch.testing.assert_close(cache.decompose_resid().sum(0), cache["resid_post", 1])
 
@@ -280,7 +302,9 @@ def test_tokens_are_named_by_their_digits(model):
 def test_residual_directions_are_columns_of_the_read_out(model):
     assert torch.equal(model.tokens_to_residual_directions("2"), model.W_U[:, 2])
     assert torch.equal(model.tokens_to_residual_directions(1), model.W_U[:, 1])
-    assert torch.equal(model.tokens_to_residual_directions(torch.tensor([0, 2])), model.W_U[:, [0, 2]].T)
+    assert torch.equal(
+        model.tokens_to_residual_directions(torch.tensor([0, 2])), model.W_U[:, [0, 2]].T
+    )
 
 
 def test_weights_go_by_their_transformer_lens_names(model):
@@ -295,9 +319,20 @@ def test_weights_go_by_their_transformer_lens_names(model):
 
 def test_backward_hooks_fire_at_every_point_of_the_first_layer(model, clean):
     """Without anyone listening to the embedding: one-hot tokens need a gradient all the same."""
-    for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v", "attn.hook_q", "hook_attn_out", "hook_resid_post"):
+    for point in (
+        "hook_resid_pre",
+        "attn.hook_k",
+        "attn.hook_v",
+        "attn.hook_q",
+        "hook_attn_out",
+        "hook_resid_post",
+    ):
         seen = []
-        with model.hooks(bwd_hooks=[(f"blocks.0.{point}", lambda grad, hook: seen.append(grad) and None)]):  # noqa: B023
+
+        def record(grad, hook, seen=seen):
+            seen.append(grad)
+
+        with model.hooks(bwd_hooks=[(f"blocks.0.{point}", record)]):
             model(clean).square().sum().backward()
         assert len(seen) == 1, point
         assert seen[0].abs().sum() > 0, point
@@ -312,5 +347,7 @@ def test_an_empty_batch_gives_an_empty_answer(model, clean):
 def test_the_loss_needs_a_next_token(model, clean):
     for arguments in ({"last_only": True}, {}):
         tokens = clean if arguments else clean[:, :1]
-        with pytest.raises(ValueError, match="return_type: the loss is over all positions but the last"):
+        with pytest.raises(
+            ValueError, match="return_type: the loss is over all positions but the last"
+        ):
             model(tokens, return_type="loss", **arguments)

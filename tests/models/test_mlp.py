@@ -15,8 +15,12 @@ from mtdinterp.models import (
 from mtdinterp.models.loss import loss_of_outputs
 
 MODELS = {
-    "disentangled": lambda: DisentangledTransformer(DisentangledConfig(vocab_size=3, length=8, d_rel=2, d_mlp=5)),
-    "standard": lambda: StandardTransformer(StandardConfig(vocab_size=3, length=8, d_model=6, d_mlp=5)),
+    "disentangled": lambda: DisentangledTransformer(
+        DisentangledConfig(vocab_size=3, length=8, d_rel=2, d_mlp=5)
+    ),
+    "standard": lambda: StandardTransformer(
+        StandardConfig(vocab_size=3, length=8, d_model=6, d_mlp=5)
+    ),
 }
 
 
@@ -30,7 +34,9 @@ def test_it_adds_a_hidden_layer_of_the_last_stream(name, tmp_path):
     assert torch.allclose(output, expected, atol=1e-6)
     targets = torch.rand(4, 3)
     loss = prediction_loss(model, tokens, targets, "cross-entropy")
-    assert loss.item() == pytest.approx(loss_of_outputs(output[:, -1], targets, "cross-entropy").item(), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        loss_of_outputs(output[:, -1], targets, "cross-entropy").item(), rel=1e-5
+    )
     save_checkpoint(tmp_path / "c", model, MTDTask.random(3, 2, seed=0))
     assert torch.equal(load_checkpoint(tmp_path / "c").model(tokens), model(tokens))
 

@@ -70,7 +70,9 @@ def test_logit_attributions_add_up_to_the_logits(model, clean):
     torch.testing.assert_close(cache.logit_attrs(parts, 1).sum(0), outputs[..., 1])
     torch.testing.assert_close(cache.logit_attrs(parts, "2").sum(0), outputs[..., 2])
     difference = cache.logit_attrs(cache.decompose_resid(pos_slice=-1), right, wrong, pos_slice=-1)
-    torch.testing.assert_close(difference.sum(0), outputs[batch, -1, right] - outputs[batch, -1, wrong])
+    torch.testing.assert_close(
+        difference.sum(0), outputs[batch, -1, right] - outputs[batch, -1, wrong]
+    )
     own = cache.logit_attrs(parts, clean).sum(0)
     torch.testing.assert_close(own, outputs.gather(-1, clean[..., None])[..., 0])
 
@@ -124,7 +126,8 @@ def test_detect_head_measures_attention_inside_a_pattern(model, clean):
 
 
 def test_detect_head_finds_the_lags_of_the_construction(constructed):
-    """Layer 1 looks at lags 1..m of each token (position 0 has none), layer 3 at those of the next one."""
+    """Layer 1 looks at lags 1..m of each token (position 0 has none), layer 3 at those of the next
+    one."""
     model, tokens = constructed.model, constructed.clean[0]
     length, seq = len(tokens), " ".join(map(str, tokens.tolist()))
     own_lags = detect_head(model, seq, band(length, range(1, ORDER + 1)))
@@ -144,7 +147,9 @@ def test_detect_head_by_distance_recognises_responsibilities(constructed):
     for step, row in enumerate(gamma):
         for lag, weight in enumerate(row, start=1):
             pattern[ORDER + step, ORDER + step - lag] = weight
-    scores = detect_head(constructed.model, " ".join(map(str, tokens.tolist())), pattern, error_measure="abs")
+    scores = detect_head(
+        constructed.model, " ".join(map(str, tokens.tolist())), pattern, error_measure="abs"
+    )
     assert scores[0, 0] == 1
     assert scores[1:].max() < 0.9
 
@@ -183,7 +188,8 @@ def test_factored_singular_values_are_those_of_the_product(model):
 
 
 def test_svd_interpreter_reads_the_singular_vectors_of_ov_through_the_read_out(model):
-    """Compared as a subspace, since the disentangled OV, a placement, has all singular values equal."""
+    """Compared as a subspace, since the disentangled OV, a placement, has all singular values
+    equal."""
     for layer, block in enumerate(model.blocks):
         for head in range(2):
             product = block.attn.W_V[head] @ block.attn.W_O[head]
@@ -217,7 +223,9 @@ def test_interchanging_mean_responsibilities_transplants_the_weights(constructed
     answer = predict_next(constructed.transition, base, (BETA * mean).softmax(-1))
     torch.testing.assert_close(moved, answer)
     unread = model.stream[constructed.gamma]
-    placebo = NormMatchedPlacebo(swap, neuron_basis(model.cfg.d_model, range(unread.start, unread.stop)))
+    placebo = NormMatchedPlacebo(
+        swap, neuron_basis(model.cfg.d_model, range(unread.start, unread.stop))
+    )
     unmoved = intervened_logits(model, name, placebo, base, held, task, positions=last)
     torch.testing.assert_close(unmoved, task(base))
 
@@ -234,12 +242,25 @@ def test_das_learns_a_direction_as_good_as_the_one_that_carries_the_weights(cons
     mean = mean_responsibilities(constructed.transition, source, ORDER)
     targets = predict_next(constructed.transition, base, (BETA * mean).softmax(-1)).argmax(-1)
     model.requires_grad_(True)
-    result = fit_das(model, name, base, source, targets, task, rank=1, base_positions=last,
-                     source_positions=last, epochs=30, lr=0.05)
+    result = fit_das(
+        model,
+        name,
+        base,
+        source,
+        targets,
+        task,
+        rank=1,
+        base_positions=last,
+        source_positions=last,
+        epochs=30,
+        lr=0.05,
+    )
     held = collect_activations(model, name, source, task, positions=last)
 
     def loss(basis: Tensor) -> float:
-        swapped = intervened_logits(model, name, SubspaceInterchange(basis), base, held, task, positions=last)
+        swapped = intervened_logits(
+            model, name, SubspaceInterchange(basis), base, held, task, positions=last
+        )
         return F.cross_entropy(swapped, targets).item()
 
     ideal = torch.zeros(model.cfg.d_model, 1)
@@ -248,7 +269,9 @@ def test_das_learns_a_direction_as_good_as_the_one_that_carries_the_weights(cons
     assert result.basis.norm().item() == pytest.approx(1)
     assert result.losses[-1] < result.losses[0]
     assert loss(result.basis) < 1.05 * loss(ideal)
-    assert loss(ideal) < min(loss(random_basis(model.cfg.d_model, 1, seed)) for seed in range(5)) / 2
+    assert (
+        loss(ideal) < min(loss(random_basis(model.cfg.d_model, 1, seed)) for seed in range(5)) / 2
+    )
 
 
 def test_reinitialized_control_has_new_parameters_and_the_same_shape(model, clean):
@@ -283,9 +306,17 @@ def test_sparse_probe_finds_the_column_of_the_token(constructed):
 def test_one_step_of_the_training_loop_is_gradient_descent(model, clean):
     loss = model(clean, return_type="loss")
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    expected = [weight - 0.1 * slope for weight, slope in zip(model.parameters(), gradients, strict=True)]
-    config = TrainConfig(num_epochs=1, batch_size=len(clean), lr=0.1, optimizer_name="SGD", device="cpu",
-                         print_every=None)
+    expected = [
+        weight - 0.1 * slope for weight, slope in zip(model.parameters(), gradients, strict=True)
+    ]
+    config = TrainConfig(
+        num_epochs=1,
+        batch_size=len(clean),
+        lr=0.1,
+        optimizer_name="SGD",
+        device="cpu",
+        print_every=None,
+    )
     train(model, config, [{"tokens": row} for row in clean])
     torch.testing.assert_close(list(model.parameters()), expected)
 

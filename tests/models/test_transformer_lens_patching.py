@@ -1,4 +1,5 @@
-"""TransformerLens' causal tools, cell by cell against a forward pass that shares no code with the model."""
+"""TransformerLens' causal tools, cell by cell against a forward pass that shares no code with the
+model."""
 
 import pytest
 import torch
@@ -22,10 +23,14 @@ READING = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 SWEEPS = {
     "resid_pre": ("resid_pre", ("pos",)),
     "attn_out": ("attn_out", ("pos",)),
-    **{f"attn_head_{label}_by_pos": (name, ("pos", "head"))
-       for label, name in {"out": "z", "q": "q", "k": "k", "v": "v"}.items()},
-    **{f"attn_head_{label}_all_pos": (name, ("head",))
-       for label, name in {"out": "z", "q": "q", "k": "k", "v": "v"}.items()},
+    **{
+        f"attn_head_{label}_by_pos": (name, ("pos", "head"))
+        for label, name in {"out": "z", "q": "q", "k": "k", "v": "v"}.items()
+    },
+    **{
+        f"attn_head_{label}_all_pos": (name, ("head",))
+        for label, name in {"out": "z", "q": "q", "k": "k", "v": "v"}.items()
+    },
     "attn_head_pattern_by_pos": ("pattern", ("head", "pos")),
     "attn_head_pattern_all_pos": ("pattern", ("head",)),
     "attn_head_pattern_dest_src_pos": ("pattern", ("head", "pos", "key")),
@@ -58,7 +63,9 @@ def swap(name: str, layer: int, where: tuple, source: Tensor):
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_every_cell_of_a_patch_sweep_is_an_independent_forward(model, clean, corrupt, additive, sweep):
+def test_every_cell_of_a_patch_sweep_is_an_independent_forward(
+    model, clean, corrupt, additive, sweep
+):
     name, axes = SWEEPS[sweep]
     _, cache = model.run_with_cache(clean)
     measured = getattr(patching, f"get_act_patch_{sweep}")(model, corrupt, cache, metric)
@@ -74,7 +81,9 @@ def test_every_cell_of_a_patch_sweep_is_an_independent_forward(model, clean, cor
 def test_patching_the_absent_mlp_changes_nothing(model, clean, corrupt):
     _, cache = model.run_with_cache(clean)
     measured = patching.get_act_patch_mlp_out(model, corrupt, cache, metric)
-    torch.testing.assert_close(measured, metric(model(corrupt)).float().expand_as(measured), **CLOSE)
+    torch.testing.assert_close(
+        measured, metric(model(corrupt)).float().expand_as(measured), **CLOSE
+    )
 
 
 def test_helpers_for_every_activation_stack_the_single_sweeps(model, clean, corrupt):
@@ -82,35 +91,56 @@ def test_helpers_for_every_activation_stack_the_single_sweeps(model, clean, corr
     heads = patching.get_act_patch_attn_head_all_pos_every(model, corrupt, cache, metric)
     by_pos = patching.get_act_patch_attn_head_by_pos_every(model, corrupt, cache, metric)
     blocks = patching.get_act_patch_block_every(model, corrupt, cache, metric)
-    assert torch.equal(heads[2], patching.get_act_patch_attn_head_k_all_pos(model, corrupt, cache, metric))
-    assert torch.equal(by_pos[3], patching.get_act_patch_attn_head_v_by_pos(model, corrupt, cache, metric))
+    assert torch.equal(
+        heads[2], patching.get_act_patch_attn_head_k_all_pos(model, corrupt, cache, metric)
+    )
+    assert torch.equal(
+        by_pos[3], patching.get_act_patch_attn_head_v_by_pos(model, corrupt, cache, metric)
+    )
     assert torch.equal(blocks[1], patching.get_act_patch_attn_out(model, corrupt, cache, metric))
-    torch.testing.assert_close(blocks[2], metric(model(corrupt)).float().expand_as(blocks[2]), **CLOSE)
+    torch.testing.assert_close(
+        blocks[2], metric(model(corrupt)).float().expand_as(blocks[2]), **CLOSE
+    )
 
 
 def test_patching_results_carry_the_unpatched_baseline(model, clean, corrupt):
     _, cache = model.run_with_cache(clean)
     result = patching.get_act_patch_resid_pre(
-        model, corrupt, cache, lambda out: out[:, -1] @ READING, reduce="none", baseline=True)
+        model, corrupt, cache, lambda out: out[:, -1] @ READING, reduce="none", baseline=True
+    )
     torch.testing.assert_close(result.baseline.double(), (model(corrupt)[:, -1] @ READING), **CLOSE)
-    torch.testing.assert_close(result.effect().mean(-1), result.mean() - result.baseline.mean(), **CLOSE)
+    torch.testing.assert_close(
+        result.effect().mean(-1), result.mean() - result.baseline.mean(), **CLOSE
+    )
 
 
-@pytest.mark.parametrize("name", ["hook_embed", "blocks.0.hook_resid_pre", "blocks.1.hook_resid_pre",
-                                  "blocks.1.hook_resid_post"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hook_embed",
+        "blocks.0.hook_resid_pre",
+        "blocks.1.hook_resid_pre",
+        "blocks.1.hook_resid_post",
+    ],
+)
 def test_patching_the_whole_stream_recovers_the_clean_outputs(model, clean, corrupt, name):
     _, cache = model.run_with_cache(clean)
-    patched = model.run_with_hooks(corrupt, fwd_hooks=[(name, lambda value, hook: cache[hook.name])])
+    patched = model.run_with_hooks(
+        corrupt, fwd_hooks=[(name, lambda value, hook: cache[hook.name])]
+    )
     torch.testing.assert_close(patched, model(clean))
 
 
 @pytest.mark.parametrize("component", ["q", "k", "v"])
-def test_direct_path_patching_is_the_exact_edge_intervention(model, clean, corrupt, additive, component):
+def test_direct_path_patching_is_the_exact_edge_intervention(
+    model, clean, corrupt, additive, component
+):
     model.set_use_attn_in(True)
     _, clean_cache = model.run_with_cache(clean)
     _, corrupt_cache = model.run_with_cache(corrupt)
     measured = patching.get_act_patch_direct_path_all_sources(
-        model, corrupt, clean_cache, corrupt_cache, metric, component, verbose=False)
+        model, corrupt, clean_cache, corrupt_cache, metric, component, verbose=False
+    )
     assert model.cfg.use_attn_in
     assert not model.cfg.use_split_qkv_input
     assert not measured[1].any()  # nothing comes after the last layer
@@ -119,7 +149,9 @@ def test_direct_path_patching_is_the_exact_edge_intervention(model, clean, corru
         delta = difference[:, :, source] @ model.blocks[0].attn.W_O[source]
         for head in range(2):
 
-            def edit(name: str, layer: int, value: Tensor, head: int = head, delta: Tensor = delta) -> Tensor:
+            def edit(
+                name: str, layer: int, value: Tensor, head: int = head, delta: Tensor = delta
+            ) -> Tensor:
                 chosen = torch.arange(2)[:, None] == head
                 here = (name, layer) == (f"{component}_input", 1)
                 return value + chosen * delta[:, :, None] if here else value
@@ -131,13 +163,17 @@ def test_direct_path_patching_is_the_exact_edge_intervention(model, clean, corru
 def test_direct_path_patching_of_one_source_is_a_row_of_all_sources(model, clean, corrupt):
     caches = [model.run_with_cache(tokens)[1] for tokens in (clean, corrupt)]
     every = patching.get_act_patch_direct_path_all_sources(
-        model, corrupt, *caches, metric, "k", verbose=False)
-    one = patching.get_act_patch_direct_path(model, corrupt, *caches, metric, 0, 1, "k", verbose=False)
+        model, corrupt, *caches, metric, "k", verbose=False
+    )
+    one = patching.get_act_patch_direct_path(
+        model, corrupt, *caches, metric, 0, 1, "k", verbose=False
+    )
     assert torch.equal(one, every[0, 1])
 
 
 def test_node_attribution_is_exact_where_the_output_is_linear(model, clean, corrupt):
-    """The last layer's head outputs enter the metric linearly: the first-order estimate is the effect."""
+    """The last layer's head outputs enter the metric linearly: the first-order estimate is the
+    effect."""
     clean, corrupt = clean[:1], corrupt[:1]
     scores = attribution_patch(model, clean, corrupt, metric).node_scores
     _, cache = model.run_with_cache(clean)
@@ -151,11 +187,15 @@ def test_node_attribution_is_exact_where_the_output_is_linear(model, clean, corr
 
 
 def test_node_attribution_is_the_derivative_along_the_patch(model, clean, corrupt):
-    """Elsewhere: the slope of the metric, at the corrupt run, as the activation moves to the clean one."""
+    """Elsewhere: the slope of the metric, at the corrupt run, as the activation moves to the clean
+    one."""
     clean, corrupt = clean[:1], corrupt[:1]
     scores = attribution_patch(model, clean, corrupt, metric).node_scores
     clean_cache, corrupt_cache = (model.run_with_cache(tokens)[1] for tokens in (clean, corrupt))
-    for kind, name, layer in (("embed", "hook_embed", None), ("attn_head_out", "blocks.0.attn.hook_z", 0)):
+    for kind, name, layer in (
+        ("embed", "hook_embed", None),
+        ("attn_head_out", "blocks.0.attn.hook_z", 0),
+    ):
         for position in range(clean.shape[1]):
             for head in [None] if layer is None else [0, 1]:
                 where = (slice(None), position) if head is None else (slice(None), position, head)
@@ -175,7 +215,9 @@ def test_node_attribution_is_the_derivative_along_the_patch(model, clean, corrup
 
 def test_edge_attributions_add_up_to_their_nodes(model, clean, corrupt):
     nodes = attribution_patch(model, clean, corrupt, metric).node_scores
-    edges = attribution_patch(model, clean, corrupt, metric, EdgeAttributionConfig(granularity="edge"))
+    edges = attribution_patch(
+        model, clean, corrupt, metric, EdgeAttributionConfig(granularity="edge")
+    )
     assert edges.node_scores == pytest.approx(nodes, abs=1e-9)
     switches = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in")
     assert [getattr(model.cfg, switch) for switch in switches] == [False, False, False]
@@ -185,16 +227,23 @@ def test_edge_attributions_add_up_to_their_nodes(model, clean, corrupt):
 def test_the_full_graph_is_faithful(model, clean, corrupt, ablation):
     tokens = clean[:1], corrupt[:1]
     held_out = corrupt[1:] if ablation == "mean" else None
-    every = list(attribution_patch(
-        model, *tokens, metric, EdgeAttributionConfig(granularity="edge")).edge_scores)
-    full = faithfulness(model, *tokens, metric, every, FaithfulnessConfig(ablation), mean_tokens=held_out)
+    every = list(
+        attribution_patch(
+            model, *tokens, metric, EdgeAttributionConfig(granularity="edge")
+        ).edge_scores
+    )
+    full = faithfulness(
+        model, *tokens, metric, every, FaithfulnessConfig(ablation), mean_tokens=held_out
+    )
     assert full.recovered == pytest.approx(1)
     assert full.circuit_size == full.total_edges == len(every)
     assert full.full_metric == pytest.approx(metric(model(tokens[0])).item())
 
 
 def test_the_empty_graph_recovers_nothing(model, clean, corrupt):
-    assert faithfulness(model, clean[:1], corrupt[:1], metric, []).recovered == pytest.approx(0, abs=1e-9)
+    assert faithfulness(model, clean[:1], corrupt[:1], metric, []).recovered == pytest.approx(
+        0, abs=1e-9
+    )
 
 
 # The constructions: which paths carry the algorithm is known, and so is the answer when one is cut.
@@ -217,7 +266,8 @@ def columns(constructed, block: str, source: Tensor):
 
 
 def test_patching_a_named_block_moves_the_algorithm_by_what_the_block_holds(constructed):
-    """γ before layer 2, or Γ before layer 3, from another sequence: the output mixes with its weights."""
+    """γ before layer 2, or Γ before layer 3, from another sequence: the output mixes with its
+    weights."""
     model, clean, corrupt = constructed.model, constructed.clean, constructed.corrupt
     _, cache = model.run_with_cache(clean)
     expected = formula(constructed, mean_from=clean, tokens=corrupt)
@@ -225,16 +275,21 @@ def test_patching_a_named_block_moves_the_algorithm_by_what_the_block_holds(cons
     for layer, block in ((1, constructed.gamma), (2, constructed.mean)):
         hook = columns(constructed, block, cache["resid_pre", layer])
         patched = model.run_with_hooks(
-            corrupt, last_only=True, fwd_hooks=[(f"blocks.{layer}.hook_resid_pre", hook)])
+            corrupt, last_only=True, fwd_hooks=[(f"blocks.{layer}.hook_resid_pre", hook)]
+        )
         torch.testing.assert_close(patched, expected)
 
 
 def test_noise_in_a_block_that_nobody_reads_changes_nothing(constructed):
     model, tokens = constructed.model, constructed.clean
     _, cache = model.run_with_cache(tokens)
-    noise = torch.randn(cache["resid_pre", 1].shape, generator=torch.Generator().manual_seed(0)).double()
+    noise = torch.randn(
+        cache["resid_pre", 1].shape, generator=torch.Generator().manual_seed(0)
+    ).double()
     hook = columns(constructed, constructed.inert, noise)
-    patched = model.run_with_hooks(tokens, last_only=True, fwd_hooks=[("blocks.1.hook_resid_pre", hook)])
+    patched = model.run_with_hooks(
+        tokens, last_only=True, fwd_hooks=[("blocks.1.hook_resid_pre", hook)]
+    )
     torch.testing.assert_close(patched, formula(constructed, tokens, tokens))
 
 
@@ -243,34 +298,45 @@ def test_attention_out_patches_find_where_the_algorithm_reads(constructed):
     model, clean, corrupt = constructed.model, constructed.clean, constructed.corrupt
     _, cache = model.run_with_cache(clean)
     measured = patching.get_act_patch_attn_out(
-        model, corrupt, cache, lambda out: out[:, -1] @ READING, reduce="none", baseline=True).effect()
+        model, corrupt, cache, lambda out: out[:, -1] @ READING, reduce="none", baseline=True
+    ).effect()
     felt = measured.abs().amax(-1) > 1e-6
     assert felt[0].tolist() == [False, False] + [True] * 6
     assert felt[1].tolist() == felt[2].tolist() == [False] * 7 + [True]
-    swapped = (formula(constructed, clean, corrupt) - formula(constructed, corrupt, corrupt)) @ READING
+    swapped = (
+        formula(constructed, clean, corrupt) - formula(constructed, corrupt, corrupt)
+    ) @ READING
     torch.testing.assert_close(measured[1, -1].double(), swapped, **CLOSE)
 
 
 def test_the_algorithm_is_the_circuit(constructed):
-    """token → γ → Γ → weights, and token → output, carry everything; cut Γ → weights and Γ stays corrupt."""
+    """token → γ → Γ → weights, and token → output, carry everything; cut Γ → weights and Γ stays
+    corrupt."""
     model, clean, corrupt = constructed.model, constructed.clean[:1], constructed.corrupt[:1]
     last = clean.shape[1] - 1
     edges = attribution_patch(
-        model, clean, corrupt, metric, EdgeAttributionConfig(granularity="edge")).edge_scores
+        model, clean, corrupt, metric, EdgeAttributionConfig(granularity="edge")
+    ).edge_scores
 
     def belongs(writer: Node, reader: Node) -> bool:
         return (writer.kind, writer.layer, reader.kind, reader.layer) in {
-            ("embed", None, "q_input", 0), ("embed", None, "k_input", 0),
+            ("embed", None, "q_input", 0),
+            ("embed", None, "k_input", 0),
             ("attn_head_out", 0, "v_input", 1),
-            ("attn_head_out", 1, "q_input", 2), ("embed", None, "v_input", 2),
+            ("attn_head_out", 1, "q_input", 2),
+            ("embed", None, "v_input", 2),
             ("attn_head_out", 2, "logits", 2),
         }
 
     circuit = [edge for edge in edges if belongs(*edge)]
     assert faithfulness(model, clean, corrupt, metric, circuit).recovered == pytest.approx(1)
-    cut = [(writer, reader) for writer, reader in circuit
-           if (reader.kind, reader.layer, reader.position) != ("q_input", 2, last)]
+    cut = [
+        (writer, reader)
+        for writer, reader in circuit
+        if (reader.kind, reader.layer, reader.position) != ("q_input", 2, last)
+    ]
     result = faithfulness(model, clean, corrupt, metric, cut)
     gap = result.full_metric - result.corrupt_metric
     assert result.recovered * gap + result.corrupt_metric == pytest.approx(
-        (formula(constructed, mean_from=corrupt, tokens=clean) @ READING).item())
+        (formula(constructed, mean_from=corrupt, tokens=clean) @ READING).item()
+    )

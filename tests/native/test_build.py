@@ -29,22 +29,30 @@ def test_without_a_compiler_it_says_so_once_and_goes_on(fresh, monkeypatch, capl
         assert not use_kernels()
     assert [record.message for record in caplog.records] == [
         "mtdinterp: compiled kernels are not available, using the slower ones "
-        "(no C++ compiler found; install one or set CXX)"]
+        "(no C++ compiler found; install one or set CXX)"
+    ]
 
 
-def test_a_failing_compiler_is_no_disaster_unless_the_kernels_are_insisted_on(fresh, monkeypatch, caplog):
+def test_a_failing_compiler_is_no_disaster_unless_the_kernels_are_insisted_on(
+    fresh, monkeypatch, caplog
+):
     monkeypatch.setenv("CXX", "false")
     assert not use_kernels()
     assert "false failed" in caplog.text
     monkeypatch.setenv("MTDINTERP_KERNEL", "fused")
-    with pytest.raises(BuildError, match="MTDINTERP_KERNEL=fused, but the compiled kernels are not available"):
+    with pytest.raises(
+        BuildError, match="MTDINTERP_KERNEL=fused, but the compiled kernels are not available"
+    ):
         use_kernels()
     assert list(fresh.glob("*.so")) == []
 
 
 def test_the_choice_of_kernel_is_checked(monkeypatch):
     monkeypatch.setenv("MTDINTERP_KERNEL", "fussed")
-    with pytest.raises(ValueError, match="MTDINTERP_KERNEL: expected one of auto, eager, fused; got 'fussed'; did you"):
+    with pytest.raises(
+        ValueError,
+        match="MTDINTERP_KERNEL: expected one of auto, eager, fused; got 'fussed'; did you",
+    ):
         use_kernels()
     monkeypatch.setenv("MTDINTERP_KERNEL", "eager")
     assert not use_kernels()
@@ -86,7 +94,10 @@ def test_the_key_depends_on_sources_compiler_and_flags(monkeypatch):
 def test_two_processes_build_once_and_both_get_it(fresh):
     code = "from mtdinterp.native.build import library_path; print(library_path())"
     command = [sys.executable, "-c", code]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     results = [process.communicate() for process in processes]
     assert len({out for out, _ in results}) == 1
     assert sum("compiling kernels" in err for _, err in results) == 1
@@ -98,8 +109,15 @@ def test_two_processes_build_once_and_both_get_it(fresh):
 def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
     """The same tests with AddressSanitizer and UndefinedBehaviorSanitizer compiled in."""
     # The C++ runtime comes along, or the sanitizer does not find the exceptions that torch throws.
-    runtimes = [subprocess.run([*build.find_compiler(), f"-print-file-name={name}"], capture_output=True, text=True,
-                               check=True).stdout.strip() for name in ("libasan.so", "libstdc++.so")]
+    runtimes = [
+        subprocess.run(
+            [*build.find_compiler(), f"-print-file-name={name}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
     environment = {
         **os.environ,
         "MTDINTERP_CACHE": str(tmp_path),
@@ -107,8 +125,17 @@ def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
         "LD_PRELOAD": " ".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
-    tests = ["tests/native/test_fused_attention.py", "tests/native/test_fused_step.py", "tests/test_task.py",
-             "tests/estimators/test_bayes.py::test_both_implementations_of_the_likelihood_agree"]
-    result = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], env=environment,
-                            capture_output=True, text=True, check=False)
+    tests = [
+        "tests/native/test_fused_attention.py",
+        "tests/native/test_fused_step.py",
+        "tests/test_task.py",
+        "tests/estimators/test_bayes.py::test_both_implementations_of_the_likelihood_agree",
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

@@ -1,4 +1,5 @@
-"""The whole training step in one call against the definition in float64: loss, gradients, and every awkward input."""
+"""The whole training step in one call against the definition in float64: loss, gradients, and every
+awkward input."""
 
 import copy
 
@@ -45,14 +46,18 @@ def by_definition(model, tokens, targets, kind="mse"):
 
 
 def worst_error(got, wanted):
-    return max(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-4)).item()
-               for a, b in zip(got, wanted, strict=True))
+    return max(
+        ((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-4)).item()
+        for a, b in zip(got, wanted, strict=True)
+    )
 
 
 def random_problem(model, batch, length, last_only, seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(model.config.vocab_size, (batch, length), generator=generator)
-    shape = (batch, model.config.vocab_size) if last_only else (batch, length, model.config.vocab_size)
+    shape = (
+        (batch, model.config.vocab_size) if last_only else (batch, length, model.config.vocab_size)
+    )
     return tokens, torch.rand(shape, generator=generator)
 
 
@@ -60,9 +65,16 @@ def random_problem(model, batch, length, last_only, seed):
 def test_disentangled_loss_and_gradients(data):
     n_layers = data.draw(st.integers(1, 4))
     heads = tuple(data.draw(st.lists(st.integers(1, 2), min_size=n_layers, max_size=n_layers)))
-    length, batch = data.draw(st.sampled_from([(90, 3), (33, 17), (9, 130), (1, 4), (2, 2), (16, 8), (64, 5)]))
-    config = DisentangledConfig(vocab_size=data.draw(st.integers(2, 9)), length=length + data.draw(st.integers(0, 2)),
-                                n_layers=n_layers, n_heads=heads, d_rel=data.draw(st.integers(1, 6)))
+    length, batch = data.draw(
+        st.sampled_from([(90, 3), (33, 17), (9, 130), (1, 4), (2, 2), (16, 8), (64, 5)])
+    )
+    config = DisentangledConfig(
+        vocab_size=data.draw(st.integers(2, 9)),
+        length=length + data.draw(st.integers(0, 2)),
+        n_layers=n_layers,
+        n_heads=heads,
+        d_rel=data.draw(st.integers(1, 6)),
+    )
     torch.manual_seed(data.draw(st.integers(0, 2**31)))
     model = DisentangledTransformer(config)
     problem = random_problem(model, batch, length, data.draw(st.booleans()), 0)
@@ -72,10 +84,17 @@ def test_disentangled_loss_and_gradients(data):
 
 @given(data=st.data())
 def test_standard_loss_and_gradients(data):
-    length, batch = data.draw(st.sampled_from([(90, 3), (33, 17), (9, 130), (1, 4), (2, 2), (64, 5)]))
-    config = StandardConfig(vocab_size=data.draw(st.integers(2, 9)), length=length + data.draw(st.integers(0, 2)),
-                            n_layers=data.draw(st.integers(1, 4)), n_heads=data.draw(st.integers(1, 3)),
-                            d_model=data.draw(st.integers(3, 40)), d_head=data.draw(st.integers(1, 20)))
+    length, batch = data.draw(
+        st.sampled_from([(90, 3), (33, 17), (9, 130), (1, 4), (2, 2), (64, 5)])
+    )
+    config = StandardConfig(
+        vocab_size=data.draw(st.integers(2, 9)),
+        length=length + data.draw(st.integers(0, 2)),
+        n_layers=data.draw(st.integers(1, 4)),
+        n_heads=data.draw(st.integers(1, 3)),
+        d_model=data.draw(st.integers(3, 40)),
+        d_head=data.draw(st.integers(1, 20)),
+    )
     torch.manual_seed(data.draw(st.integers(0, 2**31)))
     model = StandardTransformer(config)
     problem = random_problem(model, batch, length, data.draw(st.booleans()), 0)
@@ -89,17 +108,26 @@ def test_constructions_have_the_loss_of_their_formula(length):
     task = MTDTask.random(5, 3, seed=0)
     data = task.sample(20, length, seed=1)
     constants = {"beta_first": 9.0, "sharpness": 2.0, "beta_mean": 8.0, "beta_reweighted": 7.0}
-    for model in (one_step(task.transition, 3, length, beta=15.0), two_step(task.transition, 3, length, **constants),
-                  one_step_standard(task.transition, 3, length, beta=15.0)):
+    for model in (
+        one_step(task.transition, 3, length, beta=15.0),
+        two_step(task.transition, 3, length, **constants),
+        one_step_standard(task.transition, 3, length, beta=15.0),
+    ):
         targets = data.next_probs.float()
         with torch.no_grad():
             got = prediction_loss(model, data.tokens, targets).item()
-            wanted = loss_of_outputs(model.double()(data.tokens, last_only=True), targets, "mse").item()
-        assert got == pytest.approx(wanted, rel=2e-4)  # errors of 1e-5 in predictions that are 1e-2 off
+            wanted = loss_of_outputs(
+                model.double()(data.tokens, last_only=True), targets, "mse"
+            ).item()
+        assert got == pytest.approx(
+            wanted, rel=2e-4
+        )  # errors of 1e-5 in predictions that are 1e-2 off
 
 
 MODELS = {
-    "disentangled": DisentangledTransformer(DisentangledConfig(vocab_size=5, length=40, n_heads=(2, 1, 2), d_rel=3)),
+    "disentangled": DisentangledTransformer(
+        DisentangledConfig(vocab_size=5, length=40, n_heads=(2, 1, 2), d_rel=3)
+    ),
     "standard": StandardTransformer(StandardConfig(vocab_size=5, length=40, n_heads=2)),
 }
 
@@ -114,7 +142,9 @@ def test_the_same_threads_give_the_same_bits(name, threads):
         torch.set_num_threads(threads)
         first = fused(model, *problem)
         for _ in range(3):
-            assert all(torch.equal(a, b) for a, b in zip(first, fused(model, *problem), strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(first, fused(model, *problem), strict=True)
+            )
     finally:
         torch.set_num_threads(before)
     assert worst_error(first, by_definition(model, *problem)) <= 5e-6
@@ -135,7 +165,9 @@ def test_a_hook_sees_the_step_that_is_taken():
     model = MODELS["disentangled"]
     tokens, targets = random_problem(model, 2, 20, True, seed=2)
     quiet = prediction_loss(model, tokens, targets)
-    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern))]):
+    with model.hooks(
+        fwd_hooks=[("blocks.0.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern))]
+    ):
         watched = prediction_loss(model, tokens, targets)
     assert abs(quiet.item() - watched.item()) > 1e-6
     assert prediction_loss(model, tokens, targets).item() == quiet.item()
@@ -146,7 +178,9 @@ def test_torch_hooks_on_modules_fire_too(module):
     model = MODELS["disentangled"]
     tokens, targets = random_problem(model, 2, 20, True, seed=2)
     quiet = prediction_loss(model, tokens, targets)
-    handle = model.get_submodule(module).register_forward_hook(lambda module, inputs, output: 2 * output)
+    handle = model.get_submodule(module).register_forward_hook(
+        lambda module, inputs, output: 2 * output
+    )
     try:
         assert abs(prediction_loss(model, tokens, targets).item() - quiet.item()) > 1e-6
     finally:
@@ -204,7 +238,9 @@ def test_a_scaled_loss_has_scaled_gradients_and_no_second_ones():
     once = torch.autograd.grad(prediction_loss(model, tokens, targets), model.W_U)[0]
     thrice = torch.autograd.grad(3 * prediction_loss(model, tokens, targets), model.W_U)[0]
     assert torch.allclose(3 * once, thrice, rtol=1e-6)
-    (gradient,) = torch.autograd.grad(prediction_loss(model, tokens, targets), model.W_U, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        prediction_loss(model, tokens, targets), model.W_U, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="can be differentiated once"):
         gradient.sum().backward()
 

@@ -1,4 +1,5 @@
-"""One document, three ways to show it: whatever a block is, all of them have its words, and none trusts them."""
+"""One document, three ways to show it: whatever a block is, all of them have its words, and none
+trusts them."""
 
 import base64
 import hashlib
@@ -39,26 +40,80 @@ from mtdinterp.pages.markdown import write_markdown
 from mtdinterp.pages.page import fragment, render
 
 NASTY = '<b onload="x">&`|_$\\x$'
-PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
-TEXTS = tuple(Text((f"{kind} words", NASTY), kind) for kind in ("plain", "soft", "answer", "misfit", "list", "code"))
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+TEXTS = tuple(
+    Text((f"{kind} words", NASTY), kind)
+    for kind in ("plain", "soft", "answer", "misfit", "list", "code")
+)
 CHARTS = (
-    Bars("bars", (Bar("model", NASTY, 1.5, 0.1), Bar("one_step", "no number", float("nan"), 0.0)), "unit"),
-    Groups("groups", ("first", NASTY), (Series("truth", NASTY, (0.5, 0.25)), Series("model", "model", (-0.5, 0.25)))),
-    Intervals("intervals", (Reading(NASTY, 2.0, 0.5, "note"),), (Level("one_step", "level", 1.0),), "unit"),
-    Lines("lines", (Line("model", NASTY, ((0.0, 1.0), (1.0, 2.0))),), "x", "y", moments=((0.5, "moment"),)),
+    Bars(
+        "bars",
+        (Bar("model", NASTY, 1.5, 0.1), Bar("one_step", "no number", float("nan"), 0.0)),
+        "unit",
+    ),
+    Groups(
+        "groups",
+        ("first", NASTY),
+        (Series("truth", NASTY, (0.5, 0.25)), Series("model", "model", (-0.5, 0.25))),
+    ),
+    Intervals(
+        "intervals", (Reading(NASTY, 2.0, 0.5, "note"),), (Level("one_step", "level", 1.0),), "unit"
+    ),
+    Lines(
+        "lines",
+        (Line("model", NASTY, ((0.0, 1.0), (1.0, 2.0))),),
+        "x",
+        "y",
+        moments=((0.5, "moment"),),
+    ),
 )
 VALUES = torch.tensor([[0.0, 1.0], [0.25, 0.0]])
 MAPS = Maps("maps", (Map(NASTY, VALUES), Map("second", VALUES)), 1.0, "query", "key", note="a note")
-CHANGES = Maps("changes", (Map("layer 1", torch.tensor([[-2.0, 0.0, 2.0]]), (NASTY,)),), 2.0, "block", "position", True)
-BLOCKS = (
-    *TEXTS, Heading("heading"), Columns((("left", ("one side",)), ("right", (NASTY, "another side")))),
-    Links((("numbers", "some file.csv"),)), Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
-    Table(("c",), (("folded cell",),), folded="unfold"), Image("image", PIXEL), *CHARTS,
-    Matrices("matrices", (Matrix("matrix", "subtitle", VALUES),), 1.0), MAPS, CHANGES,
+CHANGES = Maps(
+    "changes",
+    (Map("layer 1", torch.tensor([[-2.0, 0.0, 2.0]]), (NASTY,)),),
+    2.0,
+    "block",
+    "position",
+    True,
 )
-DOCUMENT = Document("A document", (Section("first section", BLOCKS), Section("deeper", (TEXTS[0],), level=3)))
-WORDS = ("A document", "first section", "deeper", "heading", "left", "another side", "numbers", "folded cell", "maps",
-         "changes", "a note", "bars", "groups", "intervals", "lines", "matrices", *(text.lines[0] for text in TEXTS))
+BLOCKS = (
+    *TEXTS,
+    Heading("heading"),
+    Columns((("left", ("one side",)), ("right", (NASTY, "another side")))),
+    Links((("numbers", "some file.csv"),)),
+    Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
+    Table(("c",), (("folded cell",),), folded="unfold"),
+    Image("image", PIXEL),
+    *CHARTS,
+    Matrices("matrices", (Matrix("matrix", "subtitle", VALUES),), 1.0),
+    MAPS,
+    CHANGES,
+)
+DOCUMENT = Document(
+    "A document", (Section("first section", BLOCKS), Section("deeper", (TEXTS[0],), level=3))
+)
+WORDS = (
+    "A document",
+    "first section",
+    "deeper",
+    "heading",
+    "left",
+    "another side",
+    "numbers",
+    "folded cell",
+    "maps",
+    "changes",
+    "a note",
+    "bars",
+    "groups",
+    "intervals",
+    "lines",
+    "matrices",
+    *(text.lines[0] for text in TEXTS),
+)
 
 
 @pytest.mark.parametrize("show", [render, fragment])
@@ -69,7 +124,9 @@ def test_html_has_every_word_and_trusts_none(show):
     assert "<b " not in html
     assert html.count("&lt;b onload=") >= 12
     assert set(re.findall(r'href="([^#"][^"]*)"', html)) == {"some file.csv"}
-    assert {source[:22] for source in re.findall(r'src="([^"]+)"', html)} == {"data:image/png;base64,"}
+    assert {source[:22] for source in re.findall(r'src="([^"]+)"', html)} == {
+        "data:image/png;base64,"
+    }
 
 
 def test_markdown_has_every_word_and_a_file_a_picture(tmp_path):
@@ -87,15 +144,29 @@ def test_markdown_has_every_word_and_a_file_a_picture(tmp_path):
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("block", [
-    Groups("no series", ("a",), ()), Groups("no categories", (), (Series("model", "model", ()),)),
-    Groups("no numbers", ("a",), (Series("model", "model", (NAN,)),)),
-    Lines("no numbers", (Line("model", "model", ((0.0, NAN), (1.0, float("inf")), (2.0, 1.0))),), "x", "y",
-          levels=(Level("one_step", "level", float("inf")),)),
-    Intervals("no numbers", (Reading("reading", NAN, NAN, ""),), (Level("one_step", "level", NAN),), "unit"),
-    Maps("nothing there", (Map("all the same", torch.zeros(2, 2)),), 0.0, "query", "key"),
-    Maps("not a number", (Map("one cell", torch.tensor([[NAN]])),), 1.0, "query", "key"),
-])
+@pytest.mark.parametrize(
+    "block",
+    [
+        Groups("no series", ("a",), ()),
+        Groups("no categories", (), (Series("model", "model", ()),)),
+        Groups("no numbers", ("a",), (Series("model", "model", (NAN,)),)),
+        Lines(
+            "no numbers",
+            (Line("model", "model", ((0.0, NAN), (1.0, float("inf")), (2.0, 1.0))),),
+            "x",
+            "y",
+            levels=(Level("one_step", "level", float("inf")),),
+        ),
+        Intervals(
+            "no numbers",
+            (Reading("reading", NAN, NAN, ""),),
+            (Level("one_step", "level", NAN),),
+            "unit",
+        ),
+        Maps("nothing there", (Map("all the same", torch.zeros(2, 2)),), 0.0, "query", "key"),
+        Maps("not a number", (Map("one cell", torch.tensor([[NAN]])),), 1.0, "query", "key"),
+    ],
+)
 def test_what_cannot_be_drawn_is_left_out(block):
     html = render(Document("d", (Section("s", (block,)),)))
     assert not re.search(r'="[^"]*\bnan\b', html)
@@ -116,7 +187,9 @@ def test_a_section_with_a_name_is_linked_by_it():
 
 
 def test_numbers_in_markdown_tables_can_be_copied(tmp_path):
-    write_markdown(Document("d", (Section("s", (Table(("a",), (("-0.5",),)),)),)), tmp_path / "d.md")
+    write_markdown(
+        Document("d", (Section("s", (Table(("a",), (("-0.5",),)),)),)), tmp_path / "d.md"
+    )
     assert "| -0.5 |" in (tmp_path / "d.md").read_text()
 
 
@@ -142,7 +215,10 @@ def test_a_fragment_runs_nothing_and_styles_only_itself():
     while "{" in (inner := re.sub(r"\{[^{}]*\}", "", outside)):
         outside = inner
     assert set(re.findall(r"^\s*([^\s{][^{]*?)\s*(?:\{|$)", inner, re.MULTILINE)) <= {
-        ".mtd-page.mtd-page.mtd-page", "body.mtd-page.mtd-page", "@media print"}
+        ".mtd-page.mtd-page.mtd-page",
+        "body.mtd-page.mtd-page",
+        "@media print",
+    }
 
 
 def colours(document: Document, number: int) -> np.ndarray:

@@ -51,10 +51,13 @@ def orthogonal_code(rotation):
                     layer.R_A[..., columns] = layer.R_A[..., columns] @ rotation
                     layer.W_A[..., columns, :] = rotation.T @ layer.W_A[..., columns, :]
                     layer.W_A[..., columns] = layer.W_A[..., columns] @ rotation
+
     return change
 
 
-ROTATION = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+ROTATION = torch.linalg.qr(
+    torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+)[0]
 CHANGES = {
     "a constant for every query token": constants_a_query_token,
     "a vector moved between token blocks": vector_between_token_blocks,
@@ -70,7 +73,9 @@ def test_gauges_change_nothing(model, before, name):
     assert torch.allclose(other(tokens, last_only=True), model(tokens, last_only=True), atol=1e-6)
     transition, beta = recover_transition(other, TASK), recover_beta(other, TASK)
     for estimate in ESTIMATES:
-        assert torch.allclose(getattr(transition, estimate), getattr(before[0], estimate), atol=1e-6)
+        assert torch.allclose(
+            getattr(transition, estimate), getattr(before[0], estimate), atol=1e-6
+        )
     assert transition.branch == "direct"
     for level in ("weights", "attention", "output"):
         assert getattr(beta, level) == pytest.approx(getattr(before[1], level), rel=1e-6)
@@ -93,7 +98,9 @@ def test_renaming_tokens_renames_the_estimates(model, before):
     for estimate in ESTIMATES:
         renamed = getattr(found, estimate)[names[:, None], names[None]]
         assert torch.allclose(renamed, getattr(before[0], estimate), atol=1e-6)
-    assert recover_beta(other, task, names[tokens]).attention == pytest.approx(before[1].attention, rel=1e-6)
+    assert recover_beta(other, task, names[tokens]).attention == pytest.approx(
+        before[1].attention, rel=1e-6
+    )
 
 
 def test_the_mirrored_model_is_recognised(model):
@@ -109,10 +116,18 @@ def test_the_mirrored_model_is_recognised(model):
 
 UNTRAINED = [
     *(("disentangled", start, 3, 5, 0) for start in INITIALISATIONS),
-    ("standard", "tied", 3, 5, 0), ("disentangled", "tied", 5, 5, 1), ("disentangled", "default", 3, 2, 1),
-    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in (
-        *(("standard", start, 3, 5, 0) for start in INITIALISATIONS if start != "tied"),
-        ("disentangled", "default", 5, 5, 2), ("disentangled", "tied", 3, 2, 0), ("standard", "tied", 3, 2, 1))),
+    ("standard", "tied", 3, 5, 0),
+    ("disentangled", "tied", 5, 5, 1),
+    ("disentangled", "default", 3, 2, 1),
+    *(
+        pytest.param(*shape, marks=pytest.mark.slow)
+        for shape in (
+            *(("standard", start, 3, 5, 0) for start in INITIALISATIONS if start != "tied"),
+            ("disentangled", "default", 5, 5, 2),
+            ("disentangled", "tied", 3, 2, 0),
+            ("standard", "tied", 3, 2, 1),
+        )
+    ),
 ]
 
 
@@ -130,18 +145,25 @@ def test_untrained_models_get_no_confident_answer(architecture, start, layers, v
     assert "weak" in beta.summary()
     assert "nan" not in transition.summary()
     assert beta.two_step is None or "No constants" in beta.two_step.summary()
-    named = identify_algorithm(model, task, names=["uniform", "one_step", "maximum_likelihood"], n_sequences=200)
+    named = identify_algorithm(
+        model, task, names=["uniform", "one_step", "maximum_likelihood"], n_sequences=200
+    )
     assert "None of these explains" in named.summary()
     attention = compare_attention(model, task)
     assert not attention.fitted
     assert "no layer is near" in attention.summary()
     assert "falls" not in attention.summary()
     latents = decode_latents(model, task)
-    assert all(latents.best(name)[1].selectivity < 0.3 for name in ("mean_responsibilities", "one_step_weights"))
+    assert all(
+        latents.best(name)[1].selectivity < 0.3
+        for name in ("mean_responsibilities", "one_step_weights")
+    )
 
 
-@pytest.mark.parametrize("probe", [recover_transition, recover_beta, compare_attention, decode_latents,
-                                   identify_algorithm])
+@pytest.mark.parametrize(
+    "probe",
+    [recover_transition, recover_beta, compare_attention, decode_latents, identify_algorithm],
+)
 def test_what_does_not_fit_is_refused_in_words(model, probe):
     with pytest.raises(ValueError, match="task: it has 4 tokens and the model 5"):
         probe(model, MTDTask.random(4, ORDER, seed=0))
@@ -152,8 +174,9 @@ def test_what_does_not_fit_is_refused_in_words(model, probe):
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2, 4])
 def test_other_shapes_get_an_answer(layers, heads):
-    model = DisentangledTransformer(DisentangledConfig(vocab_size=5, length=LENGTH, n_layers=layers, n_heads=heads,
-                                                       d_rel=2))
+    model = DisentangledTransformer(
+        DisentangledConfig(vocab_size=5, length=LENGTH, n_layers=layers, n_heads=heads, d_rel=2)
+    )
     for probe in (recover_transition, recover_beta, compare_attention, decode_latents):
         assert probe(model, TASK, n_sequences=64).summary()
 
@@ -178,7 +201,9 @@ def test_tokens_may_be_on_different_branches_and_still_show_their_matrix(against
     assert [token for token, gain in enumerate(found.token_gains.tolist()) if gain < 0] == against
     assert f"mirrored for {', '.join(map(str, against))}:" in found.mixed
     assert found.row_kl["attention"] < 1e-9
-    assert torch.isclose(found.token_gains, torch.ones(5, dtype=torch.float64), atol=1e-4).sum() == 5 - len(against)
+    assert torch.isclose(
+        found.token_gains, torch.ones(5, dtype=torch.float64), atol=1e-4
+    ).sum() == 5 - len(against)
 
 
 @pytest.mark.parametrize("architecture", ["disentangled", "standard"])

@@ -10,7 +10,13 @@ import pytest
 from mtdinterp import load_checkpoint
 from mtdinterp.construction import one_step, two_step
 from mtdinterp.task import MTDTask
-from probes import compare_attention, decode_latents, identify_algorithm, recover_beta, recover_transition
+from probes import (
+    compare_attention,
+    decode_latents,
+    identify_algorithm,
+    recover_beta,
+    recover_transition,
+)
 
 CONSTANTS = {"beta_first": 10.0, "sharpness": 8.0, "beta_mean": 5.0, "beta_reweighted": 15.0}
 
@@ -65,10 +71,19 @@ def test_attention_is_the_constructions(constructed):
 def test_quantities_are_decoded_where_they_are_stored(constructed):
     model, task, _ = constructed
     found = decode_latents(model, task)
-    names = ({"responsibilities": "L1.lag", "mean_responsibilities": "L2.L1.lag", "one_step_weights": "L3.attention"}
-             if model.config.architecture == "disentangled" else
-             {"responsibilities": "responsibilities", "mean_responsibilities": "mean_responsibilities",
-              "one_step_weights": "L3.attention"})
+    names = (
+        {
+            "responsibilities": "L1.lag",
+            "mean_responsibilities": "L2.L1.lag",
+            "one_step_weights": "L3.attention",
+        }
+        if model.config.architecture == "disentangled"
+        else {
+            "responsibilities": "responsibilities",
+            "mean_responsibilities": "mean_responsibilities",
+            "one_step_weights": "L3.attention",
+        }
+    )
     for quantity, place in names.items():
         assert found.table[quantity][place].r2 >= 0.999, quantity
         assert found.table[quantity][place].shuffled_r2 < 0.1
@@ -81,7 +96,8 @@ def test_one_step_is_named_with_its_rate(constructed):
     found = identify_algorithm(model, task, n_sequences=400)
     assert found.best == "one_step"
     assert found.parameters["one_step"]["learning_rate"] == pytest.approx(
-        beta / (task.order * (48 - task.order)), rel=1e-2)
+        beta / (task.order * (48 - task.order)), rel=1e-2
+    )
     assert found.divergences["one_step"] < 1e-9
     assert found.explained > 0.999
     assert "one step of mirror descent" in found.summary()
@@ -120,7 +136,9 @@ def test_two_step_constants_come_with_what_is_known_of_them(five_layers):
 def test_zeros_in_the_transition_matrix_are_no_obstacle():
     task = MTDTask([[0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5], [0.5, 0, 0, 0.5]], 3)
     model = two_step(task.transition, 3, 32, **CONSTANTS)
-    assert recover_beta(model, task).two_step.constants._asdict() == pytest.approx(CONSTANTS, rel=0.01)
+    assert recover_beta(model, task).two_step.constants._asdict() == pytest.approx(
+        CONSTANTS, rel=0.01
+    )
     assert compare_attention(model, task).constants == pytest.approx(CONSTANTS, rel=0.05)
     assert identify_algorithm(model, task, n_sequences=300).best == "two_step_construction"
 
@@ -147,15 +165,21 @@ def test_a_negative_beta_is_found():
 @pytest.mark.parametrize("n_sequences", [32, 64])
 def test_few_sequences_do_not_make_farther_families_tie(n_sequences):
     task = MTDTask.random(5, 3, seed=0)
-    found = identify_algorithm(one_step(task.transition, 3, 32, 12.0), task, n_sequences=n_sequences)
+    found = identify_algorithm(
+        one_step(task.transition, 3, 32, 12.0), task, n_sequences=n_sequences
+    )
     assert found.best == "one_step"
     assert set(found.best_shifted.values()) == {"one_step"}
 
 
 def test_standard_errors_are_honest():
-    """The spread of β over samples of a trained model is what the standard error says, to a factor."""
+    """The spread of β over samples of a trained model is what the standard error says, to a
+    factor."""
     checkpoint = load_checkpoint("disentangled-m4-T64")
-    found = [recover_beta(checkpoint.model, checkpoint.task, n_sequences=256, seed=seed) for seed in range(12)]
+    found = [
+        recover_beta(checkpoint.model, checkpoint.task, n_sequences=256, seed=seed)
+        for seed in range(12)
+    ]
     for level in ("attention", "output"):
         spread = stdev(getattr(entry, level) for entry in found)
         assert 0.5 < spread / median(getattr(entry, level + "_stderr") for entry in found) < 2
@@ -169,4 +193,7 @@ def test_logits_are_read_as_logits():
     logits.config = replace(model.config, logits=True)
     logits.unembed.register_forward_hook(lambda module, inputs, outputs: outputs.log())
     assert recover_beta(logits, task).output == pytest.approx(12, rel=1e-2)
-    assert identify_algorithm(logits, task, names=["uniform", "one_step"], n_sequences=100).best == "one_step"
+    assert (
+        identify_algorithm(logits, task, names=["uniform", "one_step"], n_sequences=100).best
+        == "one_step"
+    )

@@ -50,8 +50,13 @@ def test_three_layers_take_one_step():
 def test_five_layers_take_more_than_one():
     checkpoint = load_checkpoint("disentangled-m3-T64-L5")
     found = identify_algorithm(checkpoint.model, checkpoint.task, n_sequences=512)
-    # At this length two steps and the posterior mean are as near to each other as the model is to either.
-    assert {found.best, *found.tied} & {"mirror_descent_2", "mirror_descent_3", "two_step_construction"}
+    # At this length two steps and the posterior mean are as near to each other as the model is to
+    # either.
+    assert {found.best, *found.tied} & {
+        "mirror_descent_2",
+        "mirror_descent_3",
+        "two_step_construction",
+    }
     assert "one_step" not in (found.best, *found.tied)
     assert found.divergences["one_step"] > 1.5 * found.divergences["mirror_descent_2"]
 
@@ -67,7 +72,9 @@ def test_the_moments_of_a_training_history():
 
 def test_a_series_of_checkpoints_can_be_probed():
     names = ["disentangled-m4-T64", "disentangled-m4-T64-mirrored"]
-    found = trace_development(names, {"layers": lambda checkpoint: checkpoint.model.config.n_layers})
+    found = trace_development(
+        names, {"layers": lambda checkpoint: checkpoint.model.config.n_layers}
+    )
     assert found.series["layers"] == (3, 3)
     assert found.series["branch"] == ("direct", "mirrored")
     assert found.final_branch == "mirrored"

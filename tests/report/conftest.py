@@ -21,7 +21,9 @@ def construction(tmp_path_factory, task):
     """Of a construction with a hostile name, and a history that it never had."""
     history = load_checkpoint("disentangled-m4-T64").history
     model = one_step(task.transition, 3, 24, tune_learning_rate(task, 24).beta)
-    path = save_checkpoint(tmp_path_factory.mktemp("models") / HOSTILE, model, task, history=history)
+    path = save_checkpoint(
+        tmp_path_factory.mktemp("models") / HOSTILE, model, task, history=history
+    )
     return collect(load_checkpoint(path))
 
 

@@ -74,7 +74,9 @@ def test_another_task_does_not_fit(tmp_path, task):
 def test_a_model_for_another_number_of_lags_is_not_explained(tmp_path, task):
     """The same matrix, so only the predictions can tell."""
     longer = MTDTask(task.transition, 4)
-    numbers, page = written(tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 12.0), longer))
+    numbers, page = written(
+        tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 12.0), longer)
+    )
     assert numbers["verdict"]["algorithm"] == "none"
     assert claim_of(numbers, "A known estimator explains its predictions") is False
     assert "Its β is" not in page
@@ -82,7 +84,9 @@ def test_a_model_for_another_number_of_lags_is_not_explained(tmp_path, task):
 
 @pytest.mark.slow
 def test_uniform_weights_are_called_what_they_are(tmp_path, task):
-    numbers, _ = written(tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 0.0), task))
+    numbers, _ = written(
+        tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 0.0), task)
+    )
     assert numbers["verdict"]["algorithm"] == "uniform"
     assert "infers nothing in context" in " ".join(numbers["verdict"]["sentences"])
     assert claim_of(numbers, "It infers weights in context") is False
@@ -91,7 +95,9 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
 
 @pytest.mark.slow
 def test_a_step_against_the_likelihood_is_said(tmp_path, task):
-    numbers, _ = written(tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, -8.0), task))
+    numbers, _ = written(
+        tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, -8.0), task)
+    )
     assert "against the likelihood" in numbers["verdict"]["sentences"][0]
     assert claim_of(numbers, "It predicts nearly as well as can be done") is False
 
@@ -99,9 +105,14 @@ def test_a_step_against_the_likelihood_is_said(tmp_path, task):
 @pytest.mark.slow
 def test_where_there_is_nothing_to_infer_nothing_is_held_against_the_model(tmp_path, task):
     single = MTDTask(task.transition, 1)
-    numbers, page = written(tmp_path, collected(tmp_path, one_step(task.transition, 1, LENGTH, 5.0), single))
+    numbers, page = written(
+        tmp_path, collected(tmp_path, one_step(task.transition, 1, LENGTH, 5.0), single)
+    )
     assert numbers["verdict"]["algorithm"] == "nothing_to_infer"
-    assert not any("infers" in sentence or "interchange" in sentence for sentence in numbers["verdict"]["misfits"])
+    assert not any(
+        "infers" in sentence or "interchange" in sentence
+        for sentence in numbers["verdict"]["misfits"]
+    )
     assert "nan" not in re.sub("<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
 
 
@@ -112,7 +123,10 @@ def test_sentences_say_the_numbers_that_are_in_the_json(tmp_path, mirrored):
     assert f"KL to the truth is {kl['kl']:.5f} ± {kl['stderr']:.5f}" in answer
     assert f"{ratio['value']:.3f} ± {ratio['stderr']:.3f} times that of tuned one-step" in answer
     assert f"{bayes['value']:.3f} ± {bayes['stderr']:.3f} times the Bayes optimum" in answer
-    assert f"{numbers['beta']['output']:.2f} ± {numbers['beta']['output_stderr']:.2f} by output" in answer
+    assert (
+        f"{numbers['beta']['output']:.2f} ± {numbers['beta']['output_stderr']:.2f} by output"
+        in answer
+    )
     assert f"row KL {numbers['transition']['row_kl']['attention']:.4f}" in answer
     estimators = numbers["kl"]["estimators"]
     assert ratio["value"] == pytest.approx(kl["kl"] / estimators["one_step"]["kl"], rel=1e-6)
@@ -148,7 +162,10 @@ def test_the_command_writes_both_files_and_compares_several(tmp_path, capsys, ta
     assert f"{paths[0]}: This model predicts like one step" in capsys.readouterr().out
     assert "Side by side" in out.read_text()
     models = json.loads(out.with_suffix(".json").read_text())["models"]
-    assert [model["name"] for model in models] == ["a/run", "b/run"]  # one name would not tell them apart
+    assert [model["name"] for model in models] == [
+        "a/run",
+        "b/run",
+    ]  # one name would not tell them apart
 
 
 def test_markdown_has_the_same_words_and_every_figure(tmp_path, construction):
@@ -179,10 +196,13 @@ def test_a_report_destroys_nothing(tmp_path, task, capsys):
     assert "cannot be written there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--format", "md", "-o", "a.html"], "--format md does not go with a.html"),
-    (["-o", "a.txt"], "ends in .html or .md"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--format", "md", "-o", "a.html"], "--format md does not go with a.html"),
+        (["-o", "a.txt"], "ends in .html or .md"),
+    ],
+)
 def test_formats_that_do_not_fit_are_refused(arguments, words, capsys):
     try:
         code = main(["report", "disentangled-m4-T64", *arguments])

@@ -9,13 +9,17 @@ from mtdinterp.reproduce.registry import FIGURES, chosen
 
 
 def test_figures_are_made_in_the_papers_order_and_once(tmp_path, capsys):
-    assert main(["reproduce", "parameters", "dimensions", "dimensions", "-o", str(tmp_path), "--json"]) == 0
+    assert (
+        main(["reproduce", "parameters", "dimensions", "dimensions", "-o", str(tmp_path), "--json"])
+        == 0
+    )
     printed = capsys.readouterr()
     result = json.loads(printed.out)
     assert list(result) == ["dimensions", "parameters"]
     assert result["dimensions"]["numbers"]["m4"] == [5, 14, 32, 68]
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"{name}{suffix}" for name in result for suffix in (".png", ".pdf", ".csv")}
+        f"{name}{suffix}" for name in result for suffix in (".png", ".pdf", ".csv")
+    }
     assert "parameters …" in printed.err
 
 
@@ -31,12 +35,20 @@ def test_all_means_every_figure():
     assert chosen(["all"]) == chosen(["gradient", "all"]) == list(FIGURES)
 
 
-@pytest.mark.parametrize(("name", "suggestion"), [("atention", "attention"), ("five-layer", "five-layers"),
-                                                  ("al", "all"), ("learning_rate", "learning-rate")])
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("atention", "attention"),
+        ("five-layer", "five-layers"),
+        ("al", "all"),
+        ("learning_rate", "learning-rate"),
+    ],
+)
 def test_an_unknown_name_suggests_the_nearest(name, suggestion, capsys):
     assert main(["reproduce", name]) == 2
     assert capsys.readouterr().err == (
-        f"mtdinterp reproduce: no figure is called {name!r}; did you mean {suggestion}?\n")
+        f"mtdinterp reproduce: no figure is called {name!r}; did you mean {suggestion}?\n"
+    )
 
 
 def test_a_name_like_no_other_lists_them_all(capsys):

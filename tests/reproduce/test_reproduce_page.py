@@ -27,7 +27,9 @@ def folder(found, tmp_path_factory):
 @pytest.fixture
 def page(folder):
     """From figures to a page."""
-    return lambda *figures: render(compose(figures, folder, "mtdinterp reproduce all", "From the zoo."))
+    return lambda *figures: render(
+        compose(figures, folder, "mtdinterp reproduce all", "From the zoo.")
+    )
 
 
 def test_pictures_are_in_it_and_links_lead_to_files_of_its_folder(found, folder, page):

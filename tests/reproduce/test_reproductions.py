@@ -33,7 +33,9 @@ SMALL = {
     "kl-lengths": partial(kl_against_length, orders=(3,), lengths=(16, 64)),
     "transition": partial(transition_matrices, entries=(Entry(4, 64), Entry(4, 64, "standard"))),
     "five-layers": partial(five_layers, lengths=(64,), steps=(1, 2)),
-    "regularised-path": partial(regularised_path, lengths=(64,), strengths=(0.5, 4.0, 200.0), steps=(1, 34, 144)),
+    "regularised-path": partial(
+        regularised_path, lengths=(64,), strengths=(0.5, 4.0, 200.0), steps=(1, 34, 144)
+    ),
     "attention-grids": attention_grids,
     "dimensions": dimensions,
     "parameters": parameters,
@@ -103,7 +105,9 @@ def test_rates_are_those_of_the_library_and_constants_are_below_their_bounds(mad
         assert row["tangent_measured"] < row["tangent_bound"]
         assert row["tangent_measured"] < row["full_measured"] < row["full_bound"]
     wide = tune_learning_rate(zoo_task(3), 32).learning_rate
-    assert rows_of(made["learning-rate"], length=32)[0]["tuned_rate"] == pytest.approx(wide, rel=0.05)
+    assert rows_of(made["learning-rate"], length=32)[0]["tuned_rate"] == pytest.approx(
+        wide, rel=0.05
+    )
 
 
 def test_the_gradient_grows_linearly_where_there_is_evidence(made):
@@ -119,11 +123,16 @@ def test_widths_are_those_of_real_models_and_one_of_the_papers_is_not(made):
     found = made["dimensions"]
     for name in zoo_names():
         checkpoint = load_checkpoint(name)
-        if checkpoint.model.config.architecture == "disentangled" and checkpoint.model.config.n_layers == 3:
+        if (
+            checkpoint.model.config.architecture == "disentangled"
+            and checkpoint.model.config.n_layers == 3
+        ):
             (row,) = rows_of(found, order=checkpoint.task.order, layer=3)
             assert row["stream_here"] == checkpoint.model.W_U.shape[0]
     for row in found.table:
-        assert (row["stream_here"] - row["stream_paper"]) == (row["order"] if row["layer"] == 3 else 0)
+        assert (row["stream_here"] - row["stream_paper"]) == (
+            row["order"] if row["layer"] == 3 else 0
+        )
         assert row["added_here"] - row["added_paper"] == (row["order"] if row["layer"] == 3 else 0)
 
 
@@ -139,12 +148,17 @@ def test_kl_is_that_of_the_models_on_the_held_out_sequences(made):
 def test_estimators_are_in_the_order_that_theory_gives_them(made):
     found = made["kl-lengths"]
     for length in (16, 64):
-        one, built, bayes = (rows_of(found, length=length, method=method)[0]
-                             for method in ("one_step", "construction", "exact_bayes"))
+        one, built, bayes = (
+            rows_of(found, length=length, method=method)[0]
+            for method in ("one_step", "construction", "exact_bayes")
+        )
         assert built["kl"] == pytest.approx(one["kl"], rel=1e-4)
         assert bayes["kl"] < one["kl"]
         assert one["over_one_step"] == 1
-    two, bayes = (rows_of(made["five-layers"], method=method)[0] for method in ("mirror_descent_2", "exact_bayes"))
+    two, bayes = (
+        rows_of(made["five-layers"], method=method)[0]
+        for method in ("mirror_descent_2", "exact_bayes")
+    )
     assert bayes["over_one_step"] < two["over_one_step"] < 1
 
 
@@ -154,7 +168,9 @@ def test_seeds_are_averaged(made):
     (over,) = found.numbers["mean_over_seeds"]
     assert over["seeds"] == len(seeds) == 3
     assert over["over_two_step"] == pytest.approx(sum(seeds) / 3)
-    assert over["over_two_step_spread"] == pytest.approx(torch.tensor(seeds, dtype=torch.float64).std().item())
+    assert over["over_two_step_spread"] == pytest.approx(
+        torch.tensor(seeds, dtype=torch.float64).std().item()
+    )
 
 
 def test_entropy_of_the_right_sign_and_stopping_early_beat_the_mle(made):
@@ -169,7 +185,9 @@ def test_readings_of_the_transition_matrix_have_the_row_kl_that_is_said(made):
     found = made["transition"]
     for reading in ("attention_softmax", "attention"):
         rows = rows_of(found, model="disentangled-m4-T64", reading=reading)
-        matrix = torch.tensor([[row[f"to_{token}"] for token in range(5)] for row in rows], dtype=torch.float64)
+        matrix = torch.tensor(
+            [[row[f"to_{token}"] for token in range(5)] for row in rows], dtype=torch.float64
+        )
         torch.testing.assert_close(matrix.sum(1), torch.ones(5, dtype=torch.float64))
         assert row_kl(zoo_task(4).transition, matrix) == pytest.approx(rows[0]["row_kl"])
     numbers = found.numbers["disentangled-m4-T64"]
@@ -190,7 +208,10 @@ def test_what_is_not_in_the_zoo_is_said_and_left_out(tmp_path):
     context = Context(NoModels(), n_sequences=64)
     found = SMALL["kl-lengths"](context)
     assert {row["method"] for row in found.table} == {"construction", "one_step", "exact_bayes"}
-    assert found.measured[-1] == "Not shown, because not in the zoo: disentangled-m3-T64, standard-m3-T64."
+    assert (
+        found.measured[-1]
+        == "Not shown, because not in the zoo: disentangled-m3-T64, standard-m3-T64."
+    )
     write(found, tmp_path)
     maps = attention_maps(context)
     assert {row["method"] for row in maps.table} == {"construction"}
@@ -199,7 +220,9 @@ def test_what_is_not_in_the_zoo_is_said_and_left_out(tmp_path):
 
 def test_another_seed_means_other_sequences():
     task = zoo_task(3)
-    usual, other = (Context(NoModels(), seed=seed, n_sequences=8).data(task, 16).tokens for seed in (0, 1))
+    usual, other = (
+        Context(NoModels(), seed=seed, n_sequences=8).data(task, 16).tokens for seed in (0, 1)
+    )
     torch.testing.assert_close(usual, held_out_data(task, 16, 8).tokens)
     assert not torch.equal(usual, other)
 
@@ -216,7 +239,9 @@ def test_the_error_of_a_ratio_is_that_of_paired_means():
     torch.manual_seed(0)
     base = torch.rand(4000, dtype=torch.float64) + 0.5
     above = 1.2 * base + 0.1 * torch.randn(4000, dtype=torch.float64)
-    spread = torch.stack([above[part].mean() / base[part].mean() for part in torch.arange(4000).view(40, 100)]).std()
+    spread = torch.stack(
+        [above[part].mean() / base[part].mean() for part in torch.arange(4000).view(40, 100)]
+    ).std()
     ratio = Scores({"one_step": base, "above": above}).ratio("above")
     assert ratio.stderr == pytest.approx(spread.item() / 40**0.5, rel=0.35)
     assert ratio.stderr < 0.5 * Scores({"one_step": base, "above": above}).kl("above").stderr
@@ -237,10 +262,13 @@ def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
     with pytest.raises(Stopped):
         TrainedModels(tmp_path, stop).get(entry)
     assert [words.split(",")[0] for words in said] == [
-        f"training {entry.name}: step {step} of 6" for step in (0, 2, 4)]
+        f"training {entry.name}: step {step} of 6" for step in (0, 2, 4)
+    ]
     resumed: list[str] = []
     checkpoint = TrainedModels(tmp_path, resumed.append).get(entry)
-    assert [words.split(",")[0] for words in resumed] == [f"training {entry.name}: step {step} of 6" for step in (4, 6)]
+    assert [words.split(",")[0] for words in resumed] == [
+        f"training {entry.name}: step {step} of 6" for step in (4, 6)
+    ]
     assert [line["step"] for line in checkpoint.history] == [0, 2, 4, 6]
     again: list[str] = []
     assert TrainedModels(tmp_path, again.append).get(entry).history == checkpoint.history

@@ -1,4 +1,5 @@
-"""Runs in directories: bit-identical after any interruption, loadable at any instant, never two in one place."""
+"""Runs in directories: bit-identical after any interruption, loadable at any instant, never two in
+one place."""
 
 import dataclasses
 import json
@@ -79,8 +80,26 @@ def test_what_was_trained_after_the_last_save_is_done_again(tmp_path, uninterrup
     assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
 
 
-COMMAND = [sys.executable, "-m", "mtdinterp", "train", "--vocab-size", "3", "--order", "2", "--length", "12",
-           "--batch-size", "8", "--steps", "3000", "--evaluate-every", "50", "--save-every", "3"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "mtdinterp",
+    "train",
+    "--vocab-size",
+    "3",
+    "--order",
+    "2",
+    "--length",
+    "12",
+    "--batch-size",
+    "8",
+    "--steps",
+    "3000",
+    "--evaluate-every",
+    "50",
+    "--save-every",
+    "3",
+]
 
 
 def environment(threads=1):
@@ -94,16 +113,23 @@ def saved_at(path):
 
 @pytest.mark.parametrize(("kills", "threads"), [(3, 1), pytest.param(6, 2, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, threads, tmp_path):
-    subprocess.run([*COMMAND, "--out", str(tmp_path / "whole")], env=environment(threads), check=True,
-                   capture_output=True)
+    subprocess.run(
+        [*COMMAND, "--out", str(tmp_path / "whole")],
+        env=environment(threads),
+        check=True,
+        capture_output=True,
+    )
     target, rng = tmp_path / "parts", random.Random(0)
     command = [*COMMAND, "--out", str(target)]
     steps = []
     for _ in range(kills):
         before = saved_at(target)
-        process = subprocess.Popen(command, env=environment(threads), stderr=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL)
-        while saved_at(target) == before and process.poll() is None:  # it trains, after seconds of importing
+        process = subprocess.Popen(
+            command, env=environment(threads), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        while (
+            saved_at(target) == before and process.poll() is None
+        ):  # it trains, after seconds of importing
             time.sleep(0.001)
         time.sleep(rng.uniform(0.0, 0.3))
         process.kill()
@@ -111,23 +137,41 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, t
         steps.append(read_state(target)["step"])
         killed = load_checkpoint(target)  # at any instant
         if killed.history:
-            assert HeldOut.prepare(killed.task, LENGTH, bayes=False).score(killed.model).kl == pytest.approx(
-                killed.history[-1]["kl"], abs=1e-9)
+            assert HeldOut.prepare(killed.task, LENGTH, bayes=False).score(
+                killed.model
+            ).kl == pytest.approx(killed.history[-1]["kl"], abs=1e-9)
         command = [sys.executable, "-m", "mtdinterp", "train", "--resume", str(target)]
     assert steps == sorted(set(steps))
     assert 0 < steps[-1] < 3000
     subprocess.run(command, env=environment(threads), check=True, capture_output=True)
     assert equal(weights_of(tmp_path / "whole"), weights_of(target))
-    assert without_time(load_checkpoint(tmp_path / "whole").history) == without_time(load_checkpoint(target).history)
-    assert {entry.name for entry in target.iterdir()} == {"config.json", "model.safetensors", "training.pt",
-                                                          "history.jsonl"}
+    assert without_time(load_checkpoint(tmp_path / "whole").history) == without_time(
+        load_checkpoint(target).history
+    )
+    assert {entry.name for entry in target.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "training.pt",
+        "history.jsonl",
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
-    command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "50", "--save-every", "1000000", "--out",
-               str(tmp_path / "run")]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [
+        *COMMAND[:-6],
+        "--steps",
+        "1000000",
+        "--evaluate-every",
+        "50",
+        "--save-every",
+        "1000000",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     while not (tmp_path / "run" / "config.json").exists() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(0.7)
@@ -161,11 +205,28 @@ print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 def test_losing_the_terminal_saves(tmp_path):
     """With the live line: writing it to a terminal that is gone must not get in the way."""
-    command = [*COMMAND[:-6], "--steps", "1000000", "--evaluate-every", "1000000", "--save-every", "1000000", "--out",
-               str(tmp_path / "run")]
-    command[command.index("--batch-size") + 1] = "20000"  # a step takes longer than the line's interval
-    result = subprocess.run([sys.executable, "-c", LOSE_THE_TERMINAL, *command],
-                            env=environment(), check=True, capture_output=True, text=True, timeout=120)
+    command = [
+        *COMMAND[:-6],
+        "--steps",
+        "1000000",
+        "--evaluate-every",
+        "1000000",
+        "--save-every",
+        "1000000",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    command[command.index("--batch-size") + 1] = (
+        "20000"  # a step takes longer than the line's interval
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", LOSE_THE_TERMINAL, *command],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert result.stdout.strip() == str(128 + signal.SIGHUP)
     assert read_state(tmp_path / "run")["step"] > 0
 
@@ -174,7 +235,9 @@ def test_two_runs_never_write_to_one_directory(tmp_path):
     with begin(tmp_path / "run"):
         with pytest.raises(CheckpointError, match="a run is writing there"):
             resumed_run(tmp_path / "run", HELD_OUT).__enter__()
-        (tmp_path / "run" / "training.pt").unlink()  # not even where it looks like a checkpoint and no more
+        (
+            tmp_path / "run" / "training.pt"
+        ).unlink()  # not even where it looks like a checkpoint and no more
         with pytest.raises(CheckpointError, match="a run is writing there"):
             save_checkpoint(tmp_path / "run", fresh(), TASK)
         with pytest.raises(CheckpointError, match="new or empty directory"):
@@ -256,8 +319,11 @@ def test_a_changed_recipe_is_noticed(stopped):
 
 
 @pytest.mark.parametrize("file", ["history", "weights"])
-def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(file, tmp_path, uninterrupted, monkeypatch):
-    """The evaluation of step 28 is in one file and not in the other: neither in what is loaded, nor lost."""
+def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(
+    file, tmp_path, uninterrupted, monkeypatch
+):
+    """The evaluation of step 28 is in one file and not in the other: neither in what is loaded, nor
+    lost."""
     with begin(tmp_path / "parts") as run:
         run.train(after_step=lambda trainer: trainer.step < 27)
 
@@ -270,7 +336,9 @@ def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(file, tmp_path, 
         monkeypatch.undo()
     killed_run = load_checkpoint(tmp_path / "parts")
     assert killed_run.history[-1]["step"] == 21
-    assert HELD_OUT.score(killed_run.model).kl == pytest.approx(killed_run.history[-1]["kl"], abs=1e-12)
+    assert HELD_OUT.score(killed_run.model).kl == pytest.approx(
+        killed_run.history[-1]["kl"], abs=1e-12
+    )
     with resumed_run(tmp_path / "parts", HELD_OUT) as run:
         assert run.trainer.step == 27
         run.train()
@@ -279,7 +347,8 @@ def test_a_kill_between_the_files_of_a_save_tears_nothing_apart(file, tmp_path, 
 
 
 def test_a_run_that_goes_back_does_not_tear_them_apart_either(tmp_path, monkeypatch):
-    """The state is older than the last evaluation: until it is overtaken, what is loaded is that evaluation."""
+    """The state is older than the last evaluation: until it is overtaken, what is loaded is that
+    evaluation."""
     with begin(tmp_path / "run", dataclasses.replace(RECIPE, save_every=1000)) as run:
         state = (tmp_path / "run" / "training.pt").read_bytes()
         run.train(after_step=lambda trainer: trainer.step < 30)
@@ -295,7 +364,10 @@ def test_a_run_that_goes_back_does_not_tear_them_apart_either(tmp_path, monkeypa
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     wild = dataclasses.replace(RECIPE, learning_rate=1e30, schedule="constant", save_every=1)
-    with begin(tmp_path / "run", wild) as run, pytest.raises(DivergedError, match="try a smaller learning rate"):
+    with (
+        begin(tmp_path / "run", wild) as run,
+        pytest.raises(DivergedError, match="try a smaller learning rate"),
+    ):
         run.train()
     assert all(tensor.isfinite().all() for tensor in weights_of(tmp_path / "run").values())
     resuming(tmp_path / "run")
@@ -314,7 +386,11 @@ def test_slow_steps_are_saved_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr("mtdinterp.training.run.SAVE_SECONDS", 0.0)
     seen = []
     with begin(tmp_path / "run", dataclasses.replace(RECIPE, save_every=1000)) as run:
-        run.train(after_step=lambda trainer: seen.append(read_state(tmp_path / "run")["step"]) or trainer.step < 5)
+        run.train(
+            after_step=lambda trainer: (
+                seen.append(read_state(tmp_path / "run")["step"]) or trainer.step < 5
+            )
+        )
     assert seen == [1, 2, 3, 4, 5]
 
 
@@ -332,7 +408,9 @@ def test_every_recipe_resumes_with_the_same_bits(changes, dtype, tmp_path, monke
     monkeypatch.setattr("mtdinterp.training.data.CHUNK_TOKENS", 7 * 8 * LENGTH)  # several chunks
     recipe = dataclasses.replace(RECIPE, **changes)
     for name, stops in (("whole", [40]), ("parts", [11, 26, 40])):
-        with new_run(tmp_path / name, fresh().to(dtype), TASK, recipe, {"model": 3}, HELD_OUT) as run:
+        with new_run(
+            tmp_path / name, fresh().to(dtype), TASK, recipe, {"model": 3}, HELD_OUT
+        ) as run:
             run.train(after_step=lambda trainer, stops=stops: trainer.step < stops[0])
         for stop in stops[1:]:
             with resumed_run(tmp_path / name, HELD_OUT) as run:
@@ -377,12 +455,20 @@ class Hostile:
 
 def test_a_hostile_pickle_executes_nothing(stopped, tmp_path):
     Hostile.witness = tmp_path / "witness"
-    for content in ({"schema": 1, "step": Hostile()}, {**read_state(stopped), "seconds": Hostile()}, Hostile()):
+    for content in (
+        {"schema": 1, "step": Hostile()},
+        {**read_state(stopped), "seconds": Hostile()},
+        Hostile(),
+    ):
         torch.save(content, stopped / "training.pt")
-        with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
+        with pytest.raises(
+            CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"
+        ):
             resuming(stopped)
         (stopped / "training.pt").write_bytes(pickle.dumps(content))
-        with pytest.raises(CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"):
+        with pytest.raises(
+            CheckpointError, match=r"training\.pt: damaged, or not written by mtdinterp"
+        ):
             resuming(stopped)
         load_checkpoint(stopped)  # does not look at it
     assert not (tmp_path / "witness").exists()
@@ -401,7 +487,8 @@ def test_a_flipped_bit_in_the_state_is_noticed(stopped):
         except CheckpointError:
             noticed += 1
             continue
-        # What is left are bits that say nothing: times of the archive's entries, padding between them.
+        # What is left are bits that say nothing: times of the archive's entries, padding between
+        # them.
         assert equal(state["model"], good["model"])
         assert state["history"] == good["history"]
     assert noticed > 150

@@ -1,4 +1,5 @@
-"""Training: the loss falls, data depends on seed and step alone, starts know nothing of the task."""
+"""Training: the loss falls, data depends on seed and step alone, starts know nothing of the
+task."""
 
 import dataclasses
 
@@ -13,7 +14,16 @@ from mtdinterp.models import (
     prediction_loss,
 )
 from mtdinterp.task import MTDTask, predict_next
-from mtdinterp.training import PAPER, DivergedError, HeldOut, Recipe, Trainer, fast, initialise, recipe_for
+from mtdinterp.training import (
+    PAPER,
+    DivergedError,
+    HeldOut,
+    Recipe,
+    Trainer,
+    fast,
+    initialise,
+    recipe_for,
+)
 from mtdinterp.training.data import batches, conditional_probs, targets_of
 from mtdinterp.training.initialise import INITIALISATIONS, spread_code
 
@@ -24,12 +34,15 @@ TINY = Recipe(steps=30, batch_size=16, learning_rate=1e-2, evaluate_every=10, sa
 
 
 def disentangled(n_layers=3, logits=False):
-    return DisentangledTransformer(DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=n_layers,
-                                                      logits=logits))
+    return DisentangledTransformer(
+        DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=n_layers, logits=logits)
+    )
 
 
 def standard(n_layers=3, logits=False):
-    return StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=8, n_layers=n_layers, logits=logits))
+    return StandardTransformer(
+        StandardConfig(vocab_size=3, length=LENGTH, d_model=8, n_layers=n_layers, logits=logits)
+    )
 
 
 def trained(model, recipe, seed=0):
@@ -44,8 +57,15 @@ def trained(model, recipe, seed=0):
 @pytest.mark.parametrize("supervision", ["last", "all"])
 @pytest.mark.parametrize("targets", ["expected", "sampled"])
 def test_the_loss_falls(build, loss, supervision, targets):
-    recipe = dataclasses.replace(TINY, steps=150, evaluate_every=50, loss=loss, supervision=supervision,
-                                 targets=targets, initialisation="default")
+    recipe = dataclasses.replace(
+        TINY,
+        steps=150,
+        evaluate_every=50,
+        loss=loss,
+        supervision=supervision,
+        targets=targets,
+        initialisation="default",
+    )
     trainer = trained(build(logits=loss == "cross-entropy"), recipe)
     assert trainer.history[-1]["loss"] < trainer.history[1]["loss"]
     assert trainer.history[-1]["kl"] < trainer.history[0]["kl"]
@@ -72,7 +92,9 @@ def test_a_tiny_model_beats_uniform_weights():
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
     first, second, other = (trained(disentangled(), TINY, seed) for seed in (0, 0, 1))
-    for (name, left), right in zip(first.model.named_parameters(), second.model.parameters(), strict=True):
+    for (name, left), right in zip(
+        first.model.named_parameters(), second.model.parameters(), strict=True
+    ):
         assert torch.equal(left, right), name
     assert not torch.equal(first.model.W_U, other.model.W_U)
 
@@ -97,7 +119,9 @@ def test_gradients_are_the_same_bits_on_several_threads(build, kernel, monkeypat
 
 
 def test_layers_may_have_rates_of_their_own():
-    recipe = dataclasses.replace(TINY, steps=10, later_rate=0.25, schedule="constant", initialisation="default")
+    recipe = dataclasses.replace(
+        TINY, steps=10, later_rate=0.25, schedule="constant", initialisation="default"
+    )
     assert [recipe.later_share(step) for step in (0, 1, 9)] == [1, 0.25, 0.25]
     for build in (disentangled, standard):
         model = build()
@@ -106,10 +130,15 @@ def test_layers_may_have_rates_of_their_own():
         trainer = Trainer(model, TASK, recipe, 0, HELD_OUT, step=1)
         trainer.run(after_step=lambda trainer: False)
         # Adam's first step moves every weight that has a gradient by just its rate.
-        moved = {name: (value - start[name]).abs().max().item() for name, value in model.state_dict().items()}
+        moved = {
+            name: (value - start[name]).abs().max().item()
+            for name, value in model.state_dict().items()
+        }
         for name, distance in moved.items():
             first = name.startswith(("embed.", "blocks.0."))
-            assert distance == pytest.approx(0.01 if first else 0.0025, rel=1e-2) or distance == 0, name
+            assert (
+                distance == pytest.approx(0.01 if first else 0.0025, rel=1e-2) or distance == 0
+            ), name
         assert {round(distance, 4) for distance in moved.values()} >= {0.01, 0.0025}
 
 
@@ -120,7 +149,11 @@ def test_a_posterior_mean_that_is_too_dear_for_some_sequences_is_left_out(monkey
         return torch.full((len(tokens), 2), 0.5, dtype=torch.float64)
 
     monkeypatch.setattr("mtdinterp.training.evaluation.exact_posterior_mean", refuse_many)
-    assert set(HeldOut.prepare(TASK, LENGTH, n_sequences=50).kl) == {"uniform", "one_step", "two_step"}
+    assert set(HeldOut.prepare(TASK, LENGTH, n_sequences=50).kl) == {
+        "uniform",
+        "one_step",
+        "two_step",
+    }
 
 
 def test_several_heads_do_not_change_the_depth_of_a_recipe():
@@ -137,7 +170,9 @@ def test_micro_batches_add_up_to_the_batch():
 
 @pytest.mark.parametrize("first_step", [0, 1, 7, 29])
 def test_data_goes_on_where_it_would_have(first_step, monkeypatch):
-    monkeypatch.setattr("mtdinterp.training.data.CHUNK_TOKENS", 16 * LENGTH * 4)  # four steps a chunk
+    monkeypatch.setattr(
+        "mtdinterp.training.data.CHUNK_TOKENS", 16 * LENGTH * 4
+    )  # four steps a chunk
     everything = list(batches(TASK, LENGTH, TINY, seed=3))
     rest = list(batches(TASK, LENGTH, TINY, seed=3, first_step=first_step))
     assert len(everything) == 30
@@ -159,7 +194,9 @@ def test_conditional_probabilities_are_those_of_every_prefix():
 
 def test_sampled_targets_are_the_tokens_that_follow():
     data = TASK.sample(5, LENGTH, seed=1)
-    everywhere = targets_of(TASK, data, dataclasses.replace(TINY, targets="sampled", supervision="all"))
+    everywhere = targets_of(
+        TASK, data, dataclasses.replace(TINY, targets="sampled", supervision="all")
+    )
     assert torch.equal(everywhere.argmax(-1)[:, :-1], data.tokens[:, 1:])
     assert torch.equal(everywhere.argmax(-1)[:, -1], data.next_tokens)
     last = targets_of(TASK, data, dataclasses.replace(TINY, targets="sampled"))
@@ -196,7 +233,8 @@ def test_tied_and_mirrored_starts_differ_in_a_sign():
 
 
 def test_the_standard_tie_carries_an_offset_from_layer_to_layer():
-    """What layer 1 writes for offset k + 1 and layer 2 passes on scores highest at offset k, tokens alone nowhere."""
+    """What layer 1 writes for offset k + 1 and layer 2 passes on scores highest at offset k, tokens
+    alone nowhere."""
     model = StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=24))
     initialise(model, "tied", seed=0)
     first, second, last = (layer.attn for layer in model.blocks)
@@ -217,7 +255,9 @@ def test_tied_starts_say_what_they_need():
     with pytest.raises(ValueError, match="three layers or more with one head each, got 2"):
         initialise(disentangled(2), "tied", 0)
     with pytest.raises(ValueError, match=r"d_model of at least vocab_size \+ 3, got 5"):
-        initialise(StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=5)), "tied", 0)
+        initialise(
+            StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=5)), "tied", 0
+        )
 
 
 def test_divergence_is_one_clear_error():
@@ -226,8 +266,18 @@ def test_divergence_is_one_clear_error():
 
 
 def test_recipes():
-    assert (PAPER.steps, PAPER.batch_size, PAPER.learning_rate, PAPER.schedule) == (500_000, 128, 1e-3, "constant")
-    assert (PAPER.targets, PAPER.loss, PAPER.supervision, PAPER.adam_betas) == ("sampled", "mse", "last", (0.9, 0.999))
+    assert (PAPER.steps, PAPER.batch_size, PAPER.learning_rate, PAPER.schedule) == (
+        500_000,
+        128,
+        1e-3,
+        "constant",
+    )
+    assert (PAPER.targets, PAPER.loss, PAPER.supervision, PAPER.adam_betas) == (
+        "sampled",
+        "mse",
+        "last",
+        (0.9, 0.999),
+    )
     assert PAPER.rate_at(0) == PAPER.rate_at(499_999) == 1e-3
     cosine = dataclasses.replace(TINY, schedule="cosine", warmup=10)
     assert cosine.rate_at(0) == pytest.approx(1e-3, rel=0.01)
