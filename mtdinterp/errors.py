@@ -1,0 +1,31 @@
+"""What can go wrong without being a mistake: quantities that cannot be computed here.
+
+A mistake of the caller is a plain `ValueError`. The classes below say that a question was well
+posed and has no answer on this task, model or machine. Code that can go on without the answer
+catches `CannotCompute` (or one of its kinds) by name and shows the sentence; it never catches
+`ValueError`, which would turn a bug into "not computed".
+"""
+
+
+class CannotCompute(ValueError):
+    """A well-posed quantity that cannot be computed here; the message says why in one sentence."""
+
+
+class NotApplicable(CannotCompute):
+    """The question makes no sense for this task, model or prior."""
+
+
+class NothingToTune(CannotCompute):
+    """The objective does not depend on the constant."""
+
+
+class OptimumAtEdge(CannotCompute):
+    """The best value lies on the edge of the range that was searched."""
+
+
+class RuleTooLarge(CannotCompute):
+    """An exact quadrature rule would need more nodes than allowed."""
+
+
+class NotConverged(CannotCompute, RuntimeError):
+    """An iteration did not reach its tolerance."""
