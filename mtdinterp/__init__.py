@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mtdinterp.checkpoint_files import CheckpointError
     from mtdinterp.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-    from mtdinterp.task import MTDTask, Sample
+    from mtdinterp.explanation import Explanation, explain
+    from mtdinterp.tasks import MTDTask, Sample, Task
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "MTDTask": "mtdinterp.task",
-    "Sample": "mtdinterp.task",
+    "MTDTask": "mtdinterp.tasks",
+    "Sample": "mtdinterp.tasks",
+    "Task": "mtdinterp.tasks",
+    "Explanation": "mtdinterp.explanation",
+    "explain": "mtdinterp.explanation",
     "Checkpoint": "mtdinterp.checkpoints",
     "CheckpointError": "mtdinterp.checkpoint_files",
     "load_checkpoint": "mtdinterp.checkpoints",
@@ -26,9 +30,12 @@ _HOME = {
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "Explanation",
     "MTDTask",
     "Sample",
+    "Task",
     "__version__",
+    "explain",
     "load_checkpoint",
     "save_checkpoint",
 ]

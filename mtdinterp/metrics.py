@@ -78,6 +78,43 @@ def paired_ratio(above: Float64[Tensor, " batch"], below: Float64[Tensor, " batc
     return Estimate(value, (above - value * below).std().item() / len(above) ** 0.5 / level)
 
 
+def mean_stderr(values: Float64[Tensor, " batch"]) -> float:
+    """Standard error of the mean over sequences; NaN for a single one."""
+    if len(values) < 2:
+        return float("nan")
+    return values.std().item() / len(values) ** 0.5
+
+
+def share_explained(left: Float64[Tensor, " batch"], control: Float64[Tensor, " batch"]) -> float:
+    """1 - mean(left)/mean(control): how much of the control's divergence is explained.
+
+    0 if the control leaves nothing to explain.
+    """
+    total = control.mean().item()
+    if not total > NO_LEVEL:
+        return 0.0
+    return 1 - left.mean().item() / total
+
+
+def r_squared(
+    moved: Float[Tensor, "*shape"], expected: Float[Tensor, "*shape"], least: float = 0.0
+) -> float:
+    """1 - Σ(moved - expected)² / Σ expected²; NaN if nothing is expected to move.
+
+    Args:
+        moved: what happened.
+        expected: what should have happened.
+        least: a sum of squares below which nothing counts as expected.
+
+    Returns:
+        R² around zero, not around the mean.
+    """
+    total = expected.double().square().sum().item()
+    if not total > least:
+        return float("nan")
+    return 1 - (moved.double() - expected.double()).square().sum().item() / total
+
+
 def divergences(
     truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
 ) -> Float64[Tensor, " batch"]:
@@ -89,10 +126,7 @@ def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
     """Score a raw output against the true next-token distribution."""
     prediction, clipped = clip_to_distribution(raw)
     divergence = kl_divergence(truth, prediction)
-    stderr = (
-        divergence.std().item() / len(divergence) ** 0.5 if len(divergence) > 1 else float("nan")
-    )
-    return Score(divergence.mean().item(), stderr, clipped.mean().item())
+    return Score(divergence.mean().item(), mean_stderr(divergence), clipped.mean().item())
 
 
 def bootstrap_interval(

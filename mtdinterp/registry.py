@@ -178,5 +178,5 @@ ARCHITECTURES: Registry[Any] = Registry("architecture", ("mtdinterp.architecture
 ALGORITHMS: Registry[Any] = Registry(
     "algorithm", ("mtdinterp.algorithms",), sort_key=lambda algorithm: algorithm.rank
 )
-IMPLEMENTATIONS: Registry[Any] = Registry("implementation", ("mtdinterp.algorithms",))
+IMPLEMENTATIONS: Registry[Any] = Registry("implementation", ("mtdinterp.construction",))
 PROBES: Registry[Any] = Registry("probe", ("probes",))

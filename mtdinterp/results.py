@@ -1,19 +1,54 @@
-"""Results as plain values: what JSON can hold, with nothing left out."""
+"""Results: what probes and interventions return, and how a result becomes plain values for JSON."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from mtdinterp.claims import Claim
+
+if TYPE_CHECKING:
+    from mtdinterp.pages.blocks import Block
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """What a probe or an intervention found, and on which sequences.
+
+    Subclasses are frozen dataclasses. They write `summary()`, and may have claims and blocks of
+    their own, which is how they enter the report, the workbench and notebooks.
+    """
+
+    n_sequences: int
+    """How many sequences the numbers come from."""
+    seed: int | None
+    """Of those sequences; None if they were given."""
+
+    def summary(self) -> str:
+        """The result in a few plain sentences."""
+        raise NotImplementedError
+
+    def claims(self) -> tuple[Claim, ...]:
+        """What the result says about the model, in the order of the report."""
+        return ()
+
+    def blocks(self) -> "list[Block]":
+        """The result as tables and pictures, in the order of the report."""
+        return []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in the result as plain values for JSON."""
+        return to_plain(self)
+
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses by field and property, named tuples by field, tensors as lists, and null for what
-    is not a number."""
+    """A result as plain values: dataclasses by field and property, NaN as null."""
     if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value)]
+        names = [field.name for field in fields(value) if field.repr]
         names += [name for name, entry in vars(type(value)).items() if isinstance(entry, property)]
         return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
@@ -26,6 +61,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, Path):
         return str(value)
     return value

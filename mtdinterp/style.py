@@ -40,12 +40,19 @@ MATPLOTLIB = {
 }
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """How one method is drawn; `marker` and `line` in matplotlib's spelling."""
 
     colour: str
     marker: str
     line: str
+
+
+Look = Style
+
+
+def derived_style(name: str) -> Style:
+    return Style("#777777", "o", "-")
 
 
 LOOKS = {

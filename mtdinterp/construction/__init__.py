@@ -1,19 +1,22 @@
-"""Formula to weights: transformers that compute an estimator exactly.
+"""How an architecture carries out an algorithm: formula to weights, sites and readings.
 
-Each is exact at the last position of a sequence exactly as long as its tables, because the masks
-are relative; the models are marked `exact_length` and refuse other lengths.
+One file per pair of algorithm and architecture, found by listing this package. Each construction
+is exact at the last position of a sequence exactly as long as its tables, because the masks are
+relative; the models are marked `exact_length` and refuse other lengths.
 """
 
-from mtdinterp.construction.beside import construction_with, two_step_delta
-from mtdinterp.construction.disentangled import one_step, two_step
-from mtdinterp.construction.standard import one_step_standard
-from mtdinterp.construction.tuning import tune_two_step
+from mtdinterp.algorithms.two_step import tune_two_step
+from mtdinterp.construction.base import Implementation, LayerRole, implementation_for
+from mtdinterp.construction.one_step_disentangled import one_step
+from mtdinterp.construction.one_step_standard import one_step_standard
+from mtdinterp.construction.two_step_disentangled import two_step
 
 __all__ = [
-    "construction_with",
+    "Implementation",
+    "LayerRole",
+    "implementation_for",
     "one_step",
     "one_step_standard",
     "tune_two_step",
     "two_step",
-    "two_step_delta",
 ]

@@ -1,29 +1,40 @@
-"""Mixture weights from tokens: one module an estimator family.
+"""Mixture weights from evidence: one file per estimator, found by listing this package.
 
-Each estimator is `(transition, tokens, order, ...) -> weights [batch, order]`, in float64.
+The classes are looked up by name in `mtdinterp.registry.ESTIMATORS`. The functions below are the
+same estimators on plain arrays: `(transition, tokens, order, …) -> weights [batch, order]`.
 """
 
-from mtdinterp.estimators.bayes import exact_posterior_mean
-from mtdinterp.estimators.em import expectation_maximization
+from typing import TYPE_CHECKING, Any
+
+from mtdinterp.estimators.base import Constant, Constants, Estimator, Fit
 from mtdinterp.estimators.entropic import entropic_map, entropic_path
-from mtdinterp.estimators.gibbs import gibbs_posterior_mean
-from mtdinterp.estimators.likelihood import (
+from mtdinterp.estimators.exact_bayes import exact_posterior_mean
+from mtdinterp.estimators.functions import (
     lag_likelihoods,
     log_likelihood,
     mean_responsibilities,
+    predict_next,
     responsibilities,
     uniform_weights,
 )
-from mtdinterp.estimators.mirror import (
+from mtdinterp.estimators.gibbs import gibbs_posterior_mean
+from mtdinterp.estimators.maximum_likelihood import expectation_maximization
+from mtdinterp.estimators.mirror_descent import (
+    TunedRate,
     beta_from_learning_rate,
     learning_rate_from_beta,
     mirror_descent,
+    tune_learning_rate,
 )
-from mtdinterp.estimators.reweighted import TwoStepConstants, reweighted_two_step
-from mtdinterp.estimators.tuning import TunedRate, tune_learning_rate
-from mtdinterp.task import predict_next
+
+if TYPE_CHECKING:
+    from mtdinterp.algorithms.two_step import TwoStepConstants, reweighted_two_step
 
 __all__ = [
+    "Constant",
+    "Constants",
+    "Estimator",
+    "Fit",
     "TunedRate",
     "TwoStepConstants",
     "beta_from_learning_rate",
@@ -43,3 +54,12 @@ __all__ = [
     "tune_learning_rate",
     "uniform_weights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Algorithms stand above estimators; these two names are public here.
+    if name in ("TwoStepConstants", "reweighted_two_step"):
+        from mtdinterp.algorithms import two_step
+
+        return getattr(two_step, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

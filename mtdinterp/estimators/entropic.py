@@ -12,13 +12,19 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
-from mtdinterp.estimators.em import expectation_maximization
-from mtdinterp.estimators.likelihood import (
+from mtdinterp.errors import NotConverged
+from mtdinterp.estimators.base import Constant, Estimator
+from mtdinterp.estimators.maximum_likelihood import COMPARING_TOLERANCE, maximise_likelihood
+from mtdinterp.evidence import (
+    Evidence,
+    evidence_of,
     gradient_at,
-    lag_likelihoods,
     log_likelihood_at,
+    mixed_likelihoods,
     uniform_for,
 )
+from mtdinterp.plugins import register_estimator
+from mtdinterp.style import Style
 
 
 def entropic_map(
@@ -27,18 +33,46 @@ def entropic_map(
     order: int,
     strength: float,
     tolerance: float = 1e-9,
-) -> Float64[Tensor, "batch lag"]:
-    """Weights maximising ℓ(w) + strength·H(w); for strength < 0 the stationary point reached from
-    uniform.
+) -> Float64[Tensor, "batch component"]:
+    """Weights maximising ℓ(w) + strength·H(w).
 
-    `tolerance` bounds |w·(gradient - its mean)| relative to the size of its terms, steps +
-    |strength|.
+    For strength < 0 the objective is not concave; the result is the stationary point reached from
+    uniform weights.
+
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        tokens: integer array [batch, pos].
+        order: the number of lags.
+        strength: s, the weight of the entropy.
+        tolerance: bound on |w·(gradient - its mean)| relative to steps + |strength|.
+
+    Returns:
+        Weights of every sequence.
+
+    Raises:
+        NotConverged: if some sequence does not reach the tolerance.
+    """
+    return maximise_regularised(evidence_of(transition, tokens, order), strength, tolerance)
+
+
+def maximise_regularised(
+    evidence: Evidence, strength: float, tolerance: float = 1e-9
+) -> Float64[Tensor, "batch component"]:
+    """The same from evidence.
+
+    Args:
+        evidence: of the sequences.
+        strength: s, the weight of the entropy.
+        tolerance: see `entropic_map`.
+
+    Returns:
+        Weights of every sequence.
     """
     strength = check_number("strength", strength)
     tolerance = check_number("tolerance", tolerance, minimum=0, exclusive=True)
+    likelihoods = evidence.likelihoods
     if strength == 0:
-        return expectation_maximization(transition, tokens, order, tolerance=tolerance)
-    likelihoods = lag_likelihoods(transition, tokens, order)
+        return maximise_likelihood(likelihoods, tolerance)
     climb = _newton if strength > 0 else _ascend
     return climb(likelihoods, uniform_for(likelihoods), strength, tolerance)
 
@@ -49,18 +83,30 @@ def entropic_path(
     order: int,
     strengths: Sequence[float],
     tolerance: float = 1e-9,
-) -> Float64[Tensor, "strength batch lag"]:
-    """`entropic_map` at each strength."""
-    return torch.stack([entropic_map(transition, tokens, order, s, tolerance) for s in strengths])
+) -> Float64[Tensor, "strength batch component"]:
+    """`entropic_map` at each strength.
+
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        tokens: integer array [batch, pos].
+        order: the number of lags.
+        strengths: values of s.
+        tolerance: see `entropic_map`.
+
+    Returns:
+        Weights for every strength and sequence.
+    """
+    evidence = evidence_of(transition, tokens, order)
+    return torch.stack([maximise_regularised(evidence, s, tolerance) for s in strengths])
 
 
 def _newton(
-    likelihoods: Float64[Tensor, "batch step lag"],
-    weights: Float64[Tensor, "batch lag"],
+    likelihoods: Float64[Tensor, "batch step component"],
+    weights: Float64[Tensor, "batch component"],
     strength: float,
     tolerance: float,
     max_steps: int = 200,
-) -> Float64[Tensor, "batch lag"]:
+) -> Float64[Tensor, "batch component"]:
     """Damped Newton for s > 0, where the objective is strictly concave and its maximum inside the
     simplex.
 
@@ -77,33 +123,30 @@ def _newton(
         if (residual <= tolerance).all():
             return current
         root = current.sqrt().clamp_min(1e-150)
-        scaled = (
-            likelihoods
-            * root[:, None, :]
-            / torch.einsum("btg,bg->bt", likelihoods, current)[..., None]
-        )
+        mixed = mixed_likelihoods(likelihoods, current)
+        scaled = likelihoods * root[:, None, :] / mixed[..., None]
         curvature = torch.einsum("btg,bth->bgh", scaled, scaled)
         curvature = curvature + strength * torch.eye(curvature.shape[-1], dtype=torch.float64)
-        free, normal = torch.linalg.solve(
-            curvature, torch.stack([root * gradient, root], -1)
-        ).unbind(-1)
+        # Solve for the free step and for the direction that keeps the weights' sum, together.
+        right = torch.stack([root * gradient, root], -1)
+        free, normal = torch.linalg.solve(curvature, right).unbind(-1)
         along = (root * free).sum(-1, keepdim=True) / (root * normal).sum(-1, keepdim=True)
         logits, value = _backtrack(
             likelihoods, logits, (free - along * normal) / root, value, strength
         )
-    raise RuntimeError(
+    raise NotConverged(
         f"entropic_map: {int((residual > tolerance).sum())} sequences did not reach tolerance "
         f"{tolerance:g} at strength {strength:g} in {max_steps} steps"
     )
 
 
 def _backtrack(
-    likelihoods: Float64[Tensor, "batch step lag"],
-    logits: Float64[Tensor, "batch lag"],
-    direction: Float64[Tensor, "batch lag"],
+    likelihoods: Float64[Tensor, "batch step component"],
+    logits: Float64[Tensor, "batch component"],
+    direction: Float64[Tensor, "batch component"],
     value: Float64[Tensor, " batch"],
     strength: float,
-) -> tuple[Float64[Tensor, "batch lag"], Float64[Tensor, " batch"]]:
+) -> tuple[Float64[Tensor, "batch component"], Float64[Tensor, " batch"]]:
     """The longest of the steps 1, 1/2, 1/4, … after which no objective has fallen by more than
     rounding."""
     stride = torch.ones(len(logits), 1, dtype=torch.float64)
@@ -119,12 +162,12 @@ def _backtrack(
 
 
 def _ascend(
-    likelihoods: Float64[Tensor, "batch step lag"],
-    weights: Float64[Tensor, "batch lag"],
+    likelihoods: Float64[Tensor, "batch step component"],
+    weights: Float64[Tensor, "batch component"],
     strength: float,
     tolerance: float,
     max_steps: int = 20_000,
-) -> Float64[Tensor, "batch lag"]:
+) -> Float64[Tensor, "batch component"]:
     """Mirror ascent with one step size a sequence: halved where the objective falls, else grown."""
     logits = weights.log()
     rate = torch.full(
@@ -149,17 +192,32 @@ def _ascend(
         rate[active] = rate[active] * torch.where(accepted, 1.3, 0.4)
         residual = (current * direction).abs().amax(-1) / (likelihoods.shape[1] - strength)
         active = active[residual > tolerance]
-    raise RuntimeError(
+    raise NotConverged(
         f"entropic_map: {len(active)} sequences did not reach tolerance {tolerance:g} "
         f"at strength {strength:g} in {max_steps} steps"
     )
 
 
 def _objective(
-    likelihoods: Float64[Tensor, "batch step lag"],
-    logits: Float64[Tensor, "batch lag"],
+    likelihoods: Float64[Tensor, "batch step component"],
+    logits: Float64[Tensor, "batch component"],
     strength: float,
 ) -> Float64[Tensor, " batch"]:
     weights = logits.softmax(-1)
     entropy = -(weights * logits.log_softmax(-1)).sum(-1)
     return log_likelihood_at(likelihoods, weights) + strength * entropy
+
+
+@register_estimator
+class Entropic(Estimator):
+    """Maximum likelihood with an entropy bonus of strength s."""
+
+    name, label = "entropic", "entropy-regularised maximum likelihood"
+    constants = (Constant("strength", "s", low=0.05, high=200),)
+    rank = 31
+    style = Style("#4ade80", "P", "-")
+    grid_points = 13
+    tolerance = 1e-2
+
+    def weights(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch component"]:
+        return maximise_regularised(evidence, constants["strength"], COMPARING_TOLERANCE)

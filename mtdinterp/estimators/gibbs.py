@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_concentration, check_count
-from mtdinterp.estimators.likelihood import lag_likelihoods
+from mtdinterp.evidence import evidence_of
 
 
 @overload
@@ -58,10 +58,22 @@ def gibbs_posterior_mean(
 ):
     """Monte-Carlo posterior mean of the weights, with its standard error on request.
 
-    `rao_blackwell` averages the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn
-    weights: the same expectation with less noise.
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        tokens: integer array [batch, pos].
+        order: the number of lags.
+        concentration: α, one number or one per lag.
+        samples: draws that are averaged.
+        burn_in: draws that are thrown away first.
+        seed: of the chain.
+        rao_blackwell: average the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn
+            weights: the same expectation with less noise.
+        return_stderr: also return the standard error.
+
+    Returns:
+        Posterior means of every sequence, with their standard errors if asked for.
     """
-    likelihoods = lag_likelihoods(transition, tokens, order)
+    likelihoods = evidence_of(transition, tokens, order).likelihoods
     alpha = as_concentration(concentration, order)
     samples = check_count("samples", samples, minimum=2)
     burn_in = check_count("burn_in", burn_in, minimum=0)

@@ -2,7 +2,7 @@
 
 Break the stick: w_1 = b_1, w_2 = (1-b_1)·b_2, …; under Dirichlet(α) the b_j are independent
 Beta(α_j, α_{j+1} + … + α_m). A product of one-dimensional Gauss-Jacobi rules in the b_j (the
-conical product rule) integrates every polynomial in w of degree up to 2n-1 exactly with n nodes a
+conical product rule) integrates every polynomial in w of degree up to 2n-1 exactly with n nodes per
 dimension.
 """
 
@@ -25,7 +25,7 @@ class SimplexRule:
 
 
 def simplex_rule(concentration: tuple[float, ...], nodes: int) -> SimplexRule:
-    """The conical product rule with `nodes` nodes a dimension, nodes^(order-1) in all."""
+    """The conical product rule with `nodes` nodes per dimension, nodes^(order-1) in all."""
     small = nodes ** (len(concentration) - 1) <= 100_000
     return _small_rule(concentration, nodes) if small else _product_rule(concentration, nodes)
 
@@ -65,9 +65,8 @@ def gauss_jacobi(
     """
     k = np.arange(1, nodes, dtype=np.float64)
     s = 2 * k + a + b
-    with np.errstate(
-        invalid="ignore", divide="ignore"
-    ):  # k = 1 is 0/0 where a + b = -1, and is replaced
+    # k = 1 is 0/0 if a + b = -1; it is replaced below.
+    with np.errstate(invalid="ignore", divide="ignore"):
         centre = np.concatenate([[(b - a) / (a + b + 2)], (b * b - a * a) / (s * (s + 2))])
         coupling = 4 * k * (k + a) * (k + b) * (k + a + b) / (s * s * (s * s - 1))
     if nodes == 1:

@@ -118,6 +118,10 @@ class LensTransformer(HookedRootModule):
         raise NotImplementedError
 
     @property
+    def layers(self) -> list[Any]:
+        return list(self.blocks)
+
+    @property
     def exact_length(self) -> bool:
         return self.config.exact_length
 

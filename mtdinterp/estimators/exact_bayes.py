@@ -19,9 +19,13 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_concentration, check_count, check_number
-from mtdinterp.estimators.likelihood import lag_likelihoods
+from mtdinterp.errors import RuleTooLarge
+from mtdinterp.estimators.base import Estimator
 from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
+from mtdinterp.evidence import Evidence, evidence_of
 from mtdinterp.native import kernels, use_kernels
+from mtdinterp.plugins import register_estimator
+from mtdinterp.style import Style
 
 STEPS_PER_LOGARITHM = 64
 """Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it
@@ -35,10 +39,14 @@ VALUES_AT_ONCE = 1 << 22
 """Likelihood values (sequences times nodes) held in memory together."""
 
 GROWTH = 1.25
-"""Each rule has this many times the nodes a dimension of the one before."""
+"""Each rule has this many times the nodes per dimension of the one before."""
 
 SAFETY, LEAST_RATE = 10.0, 1e-3
 """How far the error estimate trusts the convergence it has seen: see `_error_estimate`."""
+
+
+COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 200_000
+"""Accuracy when estimators are compared, and the largest rule that is worth waiting for there."""
 
 
 def exact_posterior_mean(
@@ -49,28 +57,72 @@ def exact_posterior_mean(
     tolerance: float = 1e-10,
     max_nodes: int = 4_000_000,
 ) -> Float64[Tensor, "batch lag"]:
-    """E[weights | tokens] under a Dirichlet prior, each entry to `tolerance` (1e-12 at the least).
+    """E[weights | tokens] under a Dirichlet prior.
 
-    Raises ValueError when a sequence would need a rule of more than `max_nodes` nodes in all, and
-    says how many.
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        tokens: integer array [batch, pos].
+        order: the number of lags.
+        concentration: α, one number or one per lag.
+        tolerance: accuracy of every entry, at least 1e-12.
+        max_nodes: the largest rule to use.
+
+    Returns:
+        Posterior means of every sequence.
+
+    Raises:
+        RuleTooLarge: if a sequence needs a rule of more than `max_nodes` nodes.
+    """
+    alpha = tuple(as_concentration(concentration, order).tolist())
+    evidence = evidence_of(transition, tokens, order, alpha)
+    return posterior_mean_of(evidence, tolerance, max_nodes)
+
+
+def posterior_mean_of(
+    evidence: Evidence, tolerance: float = 1e-10, max_nodes: int = 4_000_000
+) -> Float64[Tensor, "batch component"]:
+    """The posterior mean under the evidence's own prior.
+
+    Args:
+        evidence: of the sequences.
+        tolerance: accuracy of every entry, at least 1e-12.
+        max_nodes: the largest rule to use.
+
+    Returns:
+        Posterior means of every sequence.
+
+    Raises:
+        RuleTooLarge: if a sequence needs a rule of more than `max_nodes` nodes.
     """
     tolerance = check_number("tolerance", tolerance, minimum=1e-12)
     max_nodes = check_count("max_nodes", max_nodes)
-    likelihoods = lag_likelihoods(transition, tokens, order)
-    alpha = tuple(as_concentration(concentration, order).tolist())
-    return _PosteriorMean(likelihoods, alpha).to_tolerance(tolerance, max_nodes)
+    alpha = tuple(as_concentration(evidence.concentration, evidence.n_components).tolist())
+    return _PosteriorMean(evidence.likelihoods, alpha).to_tolerance(tolerance, max_nodes)
+
+
+@register_estimator
+class ExactBayes(Estimator):
+    """The posterior mean of the weights: no estimator predicts better on average."""
+
+    name, label = "exact_bayes", "the exact posterior mean"
+    rank = 40
+    style = Style("#111827", "*", "-")
+
+    def weights(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch component"]:
+        return posterior_mean_of(evidence, COMPARING_TOLERANCE, COMPARING_NODES)
 
 
 class _PosteriorMean:
     """Posterior means of one batch under rules of growing size."""
 
     def __init__(
-        self, likelihoods: Float64[Tensor, "batch step lag"], alpha: tuple[float, ...]
+        self, likelihoods: Float64[Tensor, "batch step component"], alpha: tuple[float, ...]
     ) -> None:
         self.alpha = alpha
         self.order = len(alpha)
         self.batch_size, self.steps, _ = likelihoods.shape
-        # Every factor Σ_g w_g c[t, g] is scaled to 1 at uniform weights: a constant a sequence.
+        # Every factor Σ_g w_g c[t, g] is scaled to 1 at uniform weights, which changes the
+        # likelihood by one constant per sequence.
         scaled = likelihoods / likelihoods.mean(-1, keepdim=True)
         self.likelihood: _Likelihood = (
             _CompiledLikelihood(scaled) if use_kernels() else _GroupedLikelihood(scaled)
@@ -78,7 +130,7 @@ class _PosteriorMean:
 
     @property
     def exact_nodes(self) -> int:
-        """Nodes a dimension at which the rule is exact: the integrand has degree steps + 1."""
+        """Nodes per dimension at which the rule is exact: the integrand has degree steps + 1."""
         return (self.steps + 2 + 1) // 2
 
     def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
@@ -90,16 +142,7 @@ class _PosteriorMean:
         error = torch.full((self.batch_size,), math.inf)
         while len(active):
             if nodes ** (self.order - 1) > max_nodes:
-                reached = (
-                    f" (error estimate so far {error.max():.1g})" if error.max() < math.inf else ""
-                )
-                raise ValueError(
-                    f"exact_posterior_mean: {len(active)} of {self.batch_size} sequences need "
-                    "max_nodes of at least "
-                    f"{nodes ** (self.order - 1):,} for tolerance {tolerance:g}{reached}, and "
-                    f"{self.exact_nodes ** (self.order - 1):,} is enough for any; max_nodes is "
-                    f"{max_nodes:,}"
-                )
+                raise self._too_large(nodes, len(active), error.max().item(), tolerance, max_nodes)
             estimates.append(self.with_rule(simplex_rule(self.alpha, nodes), active))
             result[active] = estimates[-1]
             if nodes == self.exact_nodes:
@@ -111,20 +154,31 @@ class _PosteriorMean:
             nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)
         return result
 
+    def _too_large(
+        self, nodes: int, n_active: int, error: float, tolerance: float, max_nodes: int
+    ) -> RuleTooLarge:
+        reached = f" (error estimate so far {error:.1g})" if error < math.inf else ""
+        needed = nodes ** (self.order - 1)
+        enough = self.exact_nodes ** (self.order - 1)
+        return RuleTooLarge(
+            f"exact_posterior_mean: {n_active} of {self.batch_size} sequences need max_nodes of at "
+            f"least {needed:,} for tolerance {tolerance:g}{reached}, and {enough:,} is enough for "
+            f"any; max_nodes is {max_nodes:,}"
+        )
+
     def with_rule(
         self, rule: SimplexRule, rows: Int64[Tensor, " row"]
     ) -> Float64[Tensor, "row lag"]:
-        """The posterior means of some sequences with one rule: weights and points, no more."""
-        parts = [
-            (self.likelihood.at_points(rule.points, some) + rule.log_weights).softmax(-1)
-            @ rule.points
-            for some in rows.split(max(1, VALUES_AT_ONCE // len(rule.points)))
-        ]
+        """The posterior means of some sequences with one rule."""
+        parts = []
+        for some in rows.split(max(1, VALUES_AT_ONCE // len(rule.points))):
+            log_density = self.likelihood.at_points(rule.points, some) + rule.log_weights
+            parts.append(log_density.softmax(-1) @ rule.points)
         return torch.cat(parts)
 
 
 class _Likelihood(Protocol):
-    """ℓ of some sequences at points of the simplex, up to a constant a sequence."""
+    """ℓ of some sequences at points of the simplex, up to one constant per sequence."""
 
     def at_points(
         self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
@@ -134,7 +188,7 @@ class _Likelihood(Protocol):
 class _CompiledLikelihood:
     """The product over steps, straight from the definition, in a compiled kernel."""
 
-    def __init__(self, scaled: Float64[Tensor, "batch step lag"]) -> None:
+    def __init__(self, scaled: Float64[Tensor, "batch step component"]) -> None:
         self.scaled = scaled.numpy()
 
     def at_points(
@@ -149,13 +203,13 @@ class _CompiledLikelihood:
 
 
 class _GroupedLikelihood:
-    """The same in torch: consecutive factors multiplied out symbolically, two or three at a time.
+    """The product in torch: consecutive factors are multiplied out, two or three at a time.
 
     The work becomes one matrix product between the monomials at the points and the coefficients of
     the sequences, and a few multiplications.
     """
 
-    def __init__(self, scaled: Float64[Tensor, "batch step lag"]) -> None:
+    def __init__(self, scaled: Float64[Tensor, "batch step component"]) -> None:
         self.degree = 3 if scaled.shape[-1] <= 4 else 2
         self.coefficients = _grouped_coefficients(scaled, self.degree)
 
@@ -163,12 +217,8 @@ class _GroupedLikelihood:
         self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
     ) -> Float64[Tensor, "row node"]:
         monomials = _monomials(points, self.degree)
-        return torch.cat(
-            [
-                self._at_monomials(monomials, some)
-                for some in rows.split(max(1, BLOCK_ROWS // self.coefficients.shape[1]))
-            ]
-        )
+        at_once = max(1, BLOCK_ROWS // self.coefficients.shape[1])
+        return torch.cat([self._at_monomials(monomials, some) for some in rows.split(at_once)])
 
     def _at_monomials(
         self, monomials: Float64[Tensor, "monomial node"], rows: Int64[Tensor, " row"]
@@ -229,7 +279,7 @@ def _monomials(
 
 
 def _grouped_coefficients(
-    scaled: Float64[Tensor, "batch step lag"], degree: int
+    scaled: Float64[Tensor, "batch step component"], degree: int
 ) -> Float64[Tensor, "chunk group batch monomial"]:
     """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they
     share.

@@ -1,11 +1,11 @@
-"""Draw MTD sequences in bulk: NumPy, with a loop over positions and never over sequences, or a
-compiled kernel.
+"""Draw sequences of lag tasks in bulk.
 
-Both give the same tokens from the same seed, to the last one.
+NumPy with a loop over positions, never over sequences, or a compiled kernel; both give the same
+tokens from the same seed.
 
-A token is one alias-table draw (Walker 1977): a uniform picks a column k and keeps it with
-probability `keep[k, a]`, otherwise takes `other[k, a]`. That is exact for any transition matrix and
-costs the same for every alphabet size.
+A token is one draw from an alias table (Walker 1977): a uniform number picks a column k and keeps
+it with probability `keep[k, a]`, otherwise takes `other[k, a]`. That is exact for any transition
+matrix and costs the same for every vocabulary size.
 """
 
 import numpy as np
@@ -14,14 +14,13 @@ from jaxtyping import Float64, Int64
 from mtdinterp.native import kernels, use_kernels
 
 CHUNK = 1024
-"""Sequences drawn together: enough to drown Python's overhead, few enough to stay in the cache."""
+"""Sequences drawn together: enough to amortise Python's overhead, few enough for the cache."""
 
 
 def alias_tables(
     transition: Float64[np.ndarray, "vocab vocab"],
 ) -> tuple[Float64[np.ndarray, "vocab vocab"], Int64[np.ndarray, "vocab vocab"]]:
-    """`keep[column, source]` and `other[column, source]` of the alias method, one table a source
-    token."""
+    """`keep[column, source]` and `other[column, source]`, one alias table per source token."""
     vocab_size = len(transition)
     keep = np.ones((vocab_size, vocab_size))
     other = np.tile(np.arange(vocab_size)[:, None], (1, vocab_size))
@@ -30,8 +29,10 @@ def alias_tables(
         under = [k for k in range(vocab_size) if mass[k] < 1]
         over = [k for k in range(vocab_size) if mass[k] >= 1]
         while under and over:
-            small, large = under.pop(), over.pop()
-            keep[small, source], other[small, source] = mass[small], large
+            small = under.pop()
+            large = over.pop()
+            keep[small, source] = mass[small]
+            other[small, source] = large
             mass[large] -= 1 - mass[small]
             (under if mass[large] < 1 else over).append(large)
         # Columns still in a list are full up to rounding, and keep themselves.
@@ -39,28 +40,42 @@ def alias_tables(
 
 
 def draw_sequences(
-    transition: Float64[np.ndarray, "vocab vocab"],
+    matrices: Float64[np.ndarray, "matrix vocab vocab"],
     weights: Float64[np.ndarray, "batch lag"],
     length: int,
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, "batch pos"], Int64[np.ndarray, "batch pos"]]:
-    """Tokens and the lags that produced them (0 for the first `order` positions, which are
-    uniform).
+    """Draw tokens and the lags that produced them.
 
     Random numbers are drawn in the same order whichever implementation turns them into tokens.
+
+    Args:
+        matrices: one transition matrix that all lags share, or one per lag.
+        weights: mixture weights of every sequence.
+        length: tokens per sequence; the first ones, as many as there are lags, are uniform.
+        rng: where random numbers come from.
+
+    Returns:
+        Tokens, and the lag of each token (0 for the first ones).
     """
     batch_size, order = weights.shape
-    vocab_size, steps = len(transition), length - order
-    # One piece of memory for both: the larger it is, the fewer pages the system hands out for it.
+    vocab_size = matrices.shape[-1]
+    steps = length - order
+    # One allocation for both: the larger it is, the fewer pages the system hands out for it.
     tokens, lags = np.empty((2, batch_size, length), np.int64)
-    keep, other = (table.ravel() for table in alias_tables(transition))
-    draw = kernels.draw_tokens if use_kernels() else draw_tokens
+    tables = [alias_tables(matrix) for matrix in matrices]
+    keep = np.concatenate([table.ravel() for table, _ in tables])
+    other = np.concatenate([table.ravel() for _, table in tables])
+    # The kernel knows one matrix only.
+    compiled = len(matrices) == 1 and use_kernels()
+    draw = kernels.draw_tokens if compiled else draw_tokens
     for start in range(0, batch_size, CHUNK):
         rows = slice(start, start + CHUNK)
         size = len(weights[rows])
         boundaries = np.ascontiguousarray(np.cumsum(weights[rows], axis=1).T[:-1])
         first_tokens = rng.integers(vocab_size, size=(order, size))
-        lag_uniform, token_uniform = rng.random((steps, size)), rng.random((steps, size))
+        lag_uniform = rng.random((steps, size))
+        token_uniform = rng.random((steps, size))
         draw(
             keep,
             other,
@@ -86,8 +101,21 @@ def draw_tokens(
     tokens: Int64[np.ndarray, "batch pos"],
     lags: Int64[np.ndarray, "batch pos"],
 ) -> None:
-    """Fill `tokens` and `lags` of one chunk from its uniforms; position first inside, so that a
-    step is one row."""
+    """Fill `tokens` and `lags` of one chunk from uniform numbers.
+
+    Positions come first in memory here, so that a step is one contiguous row.
+
+    Args:
+        keep: alias tables [matrix, column, source], flattened.
+        other: the same of the alternative columns.
+        vocab_size: how many tokens.
+        boundaries: cumulative weights of all lags but the last.
+        lag_uniform: decides each step's lag.
+        token_uniform: decides each step's token.
+        first_tokens: the tokens of the warm-up.
+        tokens: filled with the sequences.
+        lags: filled with the lag of every token.
+    """
     steps, batch_size = lag_uniform.shape
     order, length = len(first_tokens), tokens.shape[1]
     drawn = np.empty((length, batch_size), np.int64)
@@ -103,13 +131,15 @@ def draw_tokens(
     column = remainder.astype(np.int64)
     remainder -= column
     first_cell = column * vocab_size
+    if len(keep) > vocab_size**2:  # one table per lag
+        first_cell += (lag.astype(np.int64) - 1) * vocab_size**2
 
     flat = drawn.reshape(-1)
     for step in range(steps):
         cell = flat.take(source[step])
         cell += first_cell[step]
-        drawn[order + step] = np.where(
-            remainder[step] < keep.take(cell), column[step], other.take(cell)
-        )
+        kept = remainder[step] < keep.take(cell)
+        drawn[order + step] = np.where(kept, column[step], other.take(cell))
     tokens[:] = drawn.T
-    lags[:, :order], lags[:, order:] = 0, lag.T
+    lags[:, :order] = 0
+    lags[:, order:] = lag.T

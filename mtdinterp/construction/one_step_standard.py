@@ -1,5 +1,6 @@
-"""One step of mirror descent as weights of the standard transformer: the positive control for its
-probes.
+"""One step of mirror descent as weights of the standard transformer.
+
+It is the positive control for every probe of standard models.
 
 The additive stream is given names: token | responsibilities γ | mean_responsibilities Γ | output.
 Every score is divided by √d_head, so queries carry that factor. A constant is the sum of the token
@@ -7,10 +8,19 @@ block, which is one-hot. Offsets are i - j.
 """
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_count, check_number
+from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
+from mtdinterp.construction.one_step_readings import attention_beta
 from mtdinterp.construction.parts import check_problem, log_transition
+from mtdinterp.estimators.base import Constants
 from mtdinterp.models import StandardConfig, StandardTransformer
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.plugins import register_implementation
+from mtdinterp.readings.regression import Slope
+from mtdinterp.tasks.base import Task, require_transition
 
 
 def one_step_standard(
@@ -24,8 +34,17 @@ def one_step_standard(
 ) -> StandardTransformer:
     """Three layers, one head: at the last position the output is Σ_g softmax(β·Γ)_g·π[y_{T-g}].
 
-    `d_model` is 32, or 2·vocab + 2·order where that is more; heads are 8 wide, or as wide as they
-    must be.
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        order: the number of lags m.
+        length: the only length at which the model is exact.
+        beta: β.
+        d_model: width of the stream; 32, or 2·vocab + 2·order if that is more.
+        delta: size of the masks' scores.
+        dtype: of the weights.
+
+    Returns:
+        The model. Its heads are 8 wide, or wider if the vocabulary or the order needs it.
     """
     matrix, order, length, delta = check_problem(transition, order, length, delta)
     beta = check_number("beta", beta)
@@ -93,3 +112,35 @@ def one_step_standard(
 
         model.W_U[output] = matrix
     return model.to(dtype).eval()
+
+
+@register_implementation
+class OneStepStandard(Implementation):
+    """γ and Γ in dimensions of their own, the weights as layer 3's attention."""
+
+    algorithm = "one_step"
+    architecture = "standard"
+    roles = (LayerRole.LAGS, LayerRole.AVERAGE, LayerRole.WEIGHTS)
+    sites = {  # noqa: RUF012
+        "responsibilities": NamedSite("responsibilities", 1),
+        "mean_responsibilities": NamedSite("mean_responsibilities", 2),
+    }
+
+    def construct(
+        self,
+        task: Task,
+        length: int,
+        constants: Constants,
+        delta: float | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> LensTransformer:
+        known = require_transition(task, "The construction")
+        mask = DELTA if delta is None else delta
+        return one_step_standard(
+            known.transition, known.order, length, constants["beta"], delta=mask, dtype=dtype
+        )
+
+    def read(
+        self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
+    ) -> dict[str, Slope]:
+        return {"attention": attention_beta(model, task, tokens)}

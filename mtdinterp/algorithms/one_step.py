@@ -1,0 +1,64 @@
+"""One step of mirror descent from uniform weights, in closed form (paper, eq. md_one_step_mtd).
+
+γ -> Γ = mean of γ -> w = softmax(β·Γ). A negative β is a step against the likelihood.
+"""
+
+from dataclasses import replace
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from mtdinterp.algorithms.base import Algorithm, Variable
+from mtdinterp.estimators.base import Constants
+from mtdinterp.estimators.mirror_descent import BETA, BETA_POINTS, learning_rate_of
+from mtdinterp.evidence import Evidence, mean_over_steps
+from mtdinterp.plugins import register_algorithm
+from mtdinterp.style import Style
+
+RESPONSIBILITIES = Variable(
+    "responsibilities",
+    "γ",
+    lambda evidence, values, constants: evidence.responsibilities(),
+    per_step=True,
+)
+MEAN_RESPONSIBILITIES = Variable(
+    "mean_responsibilities",
+    "Γ",
+    lambda evidence, values, constants: mean_over_steps(values["responsibilities"]),
+)
+
+
+def one_step_weights(
+    mean_responsibilities: Float64[Tensor, "batch component"], beta: float | Tensor
+) -> Float64[Tensor, "batch component"]:
+    """softmax(β·Γ)."""
+    return (beta * mean_responsibilities).softmax(-1)
+
+
+@register_algorithm
+class OneStep(Algorithm):
+    """softmax(β·Γ)."""
+
+    name, label = "one_step", "one step of mirror descent"
+    constants = (replace(BETA, signed=True),)
+    rank = 10
+    style = Style("#1d4ed8", "^", "--")
+    grid_points = BETA_POINTS
+    tolerance = 1e-4
+    variables = (
+        RESPONSIBILITIES,
+        MEAN_RESPONSIBILITIES,
+        Variable(
+            "weights",
+            "w",
+            lambda evidence, values, constants: one_step_weights(
+                values["mean_responsibilities"], constants["beta"]
+            ),
+        ),
+    )
+
+    def derived(self, evidence: Evidence, constants: Constants) -> Constants:
+        return learning_rate_of(evidence, constants)
+
+    def default_constants(self, evidence: Evidence) -> Constants:
+        return {"beta": 10.0}

@@ -1,0 +1,116 @@
+"""Two steps of mirror descent as weights of the disentangled transformer."""
+
+import torch
+
+from mtdinterp.algorithms.two_step import TwoStepConstants
+from mtdinterp.checks import ArrayLike, check_number
+from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
+from mtdinterp.construction.disentangled_layers import (
+    attend_to_lags,
+    blank_model,
+    finished,
+    mask_first_positions,
+    read_by_lag,
+    write_responsibilities,
+)
+from mtdinterp.construction.parts import check_mask, check_problem
+from mtdinterp.estimators.base import Constants
+from mtdinterp.models import DisentangledTransformer
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.plugins import register_implementation
+from mtdinterp.tasks.base import Task, require_transition
+
+
+def two_step(
+    transition: ArrayLike,
+    order: int,
+    length: int,
+    beta_first: float,
+    sharpness: float,
+    beta_mean: float,
+    beta_reweighted: float,
+    delta: float = 100.0,
+    dtype: torch.dtype = torch.float32,
+) -> DisentangledTransformer:
+    """Five layers: at the last position the output is Σ_g softmax(c₁·Γ + c₂·Γ²)_g·π[y_{T-g}].
+
+    Γ² = Σ_i softmax_i(-a·w¹·γ_i)·γ_i with w¹ = softmax(β₁·Γ): two steps of mirror descent; see
+    `mtdinterp.algorithms.two_step`.
+
+    Args:
+        transition: row-stochastic matrix [vocab, vocab].
+        order: the number of lags m.
+        length: the only length at which the model is exact.
+        beta_first: β₁.
+        sharpness: a.
+        beta_mean: c₁.
+        beta_reweighted: c₂.
+        delta: size of the masks' scores.
+        dtype: of the weights.
+
+    Returns:
+        The model.
+    """
+    matrix, order, length, delta = check_problem(transition, order, length, delta)
+    names = ("beta_first", "sharpness", "beta_mean", "beta_reweighted")
+    values = (beta_first, sharpness, beta_mean, beta_reweighted)
+    beta_first, sharpness, beta_mean, beta_reweighted = map(check_number, names, values)
+    # Layer 4's scores lie between -a and 0 (above 0 for a < 0) and its mask is -δ.
+    check_mask(delta, abs(sharpness))
+    model = blank_model(matrix, order, length, n_layers=5)
+    with torch.no_grad():
+        write_responsibilities(model, matrix, order, delta)
+        mask_first_positions(model, 2, order, delta)
+        # Layer 3 attends with w¹ = softmax(β₁·Γ) and writes that attention into its lag block.
+        attend_to_lags(model, 3, order, delta)
+        read_by_lag(model, 3, "L2.L1.lag", order, beta_first)
+        model.attention[2].R_V[0, :order] = torch.eye(order, dtype=torch.float64)
+        # Layer 4: the last position's w¹ against every position's γ, falling with how well w¹
+        # explains it.
+        reads = model.streams[3]
+        model.attention[3].W_A[0, reads["L3.lag"], reads["L1.lag"]] = -sharpness * torch.eye(
+            order, dtype=torch.float64
+        )
+        mask_first_positions(model, 4, order, delta)
+        # Layer 5 mixes the plain and the re-weighted average.
+        attend_to_lags(model, 5, order, delta)
+        read_by_lag(model, 5, "L2.L1.lag", order, beta_mean)
+        read_by_lag(model, 5, "L4.L1.lag", order, beta_reweighted)
+        model.W_U[model.stream["L5.token"]] = matrix
+    return finished(model, dtype)
+
+
+@register_implementation
+class TwoStepDisentangled(Implementation):
+    """γ in L1.lag, Γ in L2.L1.lag, w¹ in L3.lag, Γ² in L4.L1.lag."""
+
+    algorithm = "two_step_construction"
+    architecture = "disentangled"
+    roles = (
+        LayerRole.LAGS,
+        LayerRole.AVERAGE,
+        LayerRole.WEIGHTS,
+        LayerRole.REWEIGHT,
+        LayerRole.WEIGHTS,
+    )
+    sites = {  # noqa: RUF012
+        "responsibilities": NamedSite("L1.lag", 1),
+        "mean_responsibilities": NamedSite("L2.L1.lag", 2),
+        "first_weights": NamedSite("L3.lag", 3),
+        "reweighted": NamedSite("L4.L1.lag", 4),
+    }
+
+    def construct(
+        self,
+        task: Task,
+        length: int,
+        constants: Constants,
+        delta: float | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> LensTransformer:
+        known = require_transition(task, "The construction")
+        values = TwoStepConstants(**constants)
+        if delta is None:
+            # Scores can be as large as the constants, so the masks stand that much higher.
+            delta = DELTA + 2 * sum(map(abs, values))
+        return two_step(known.transition, known.order, length, *values, delta=delta, dtype=dtype)

@@ -1,0 +1,112 @@
+"""Every threshold that decides a claim, with its reason.
+
+Numbers that only steer a computation (grid sizes, tolerances) stay with the computation. A
+threshold below changes a verdict, so it is written once, here, and shown next to every claim that
+it decides.
+"""
+
+# Slopes and branches ------------------------------------------------------------------------------
+
+CLEAR_R2 = 0.5
+"""Below this R² a slope decides nothing. Trained models had 0.9 and more, untrained ones
+0.1 and less."""
+LEAST_GAIN = 0.02
+"""A smaller gain of layer 1 is no mechanism, however straight its line. Untrained models had 0.01
+with R² 0.7 on two tokens; the models of the zoo have 0.2 and more."""
+LEAST_TOKEN_GAIN = 0.1
+"""A query token with a smaller gain is on no branch. Untrained models had at most 0.03."""
+FALLS_R2 = 0.05
+"""Share of the variance of a layer's log-attention below which a slope over positions says nothing;
+static scores of positions are most of it."""
+
+# The transition matrix ----------------------------------------------------------------------------
+
+RECOVERED = 0.5
+"""A recovered π has at most this share of the total variation that the token marginal has.
+
+Total variation, not KL: the row KL of an estimate with a clipped entry is decided by the floor of
+the clipping (0.67 for a matrix that is 0.02 off in total variation)."""
+STOCHASTIC = 0.1
+"""An estimate is usable if clipping it to distributions moves its rows by less than this total
+variation."""
+DEPENDS = 0.1
+"""An estimate is usable if its rows differ from their mean by more than this total variation."""
+AGREE = 0.1
+"""Two readings of π agree if their rows are within this mean total variation."""
+ROW_KL_FLOORS = (1e-9, 1e-3)
+"""Row KLs are reported with entries clipped at each of these, which shows what the floor decides."""
+
+# Which algorithm ----------------------------------------------------------------------------------
+
+RESOLUTION = 1e-8
+"""Differences of a mean divergence below this are not told apart: float32 predictions and the end
+of a fit are no finer."""
+IDENTIFIED_TO = 0.1
+"""A combination of constants is identified if its standard error is below this share of the
+constants' natural size."""
+PRICE = 1.15
+"""An estimator must be nearer by this factor for each constant beyond the first. Without it four
+constants always win on a trained model, since they find some quirk of it that one does not."""
+CLOSE = 1.05
+"""Estimators within this factor of the nearest are not told apart, however many sequences."""
+TELLABLE = 1.5
+"""Estimators beyond this factor are told apart, however few sequences: divergences have heavy
+tails, and their standard errors say little."""
+EXPLAINED = 0.5
+"""An estimator that explains a smaller share of the predictions than this is not the model's."""
+NAMED = 0.9
+"""Share of what a model does beyond uniform weights that an estimator must explain to be named."""
+RESEMBLES = 0.6
+"""The same to be named with a caution."""
+AS_UNIFORM = 0.95
+"""Uniform weights are named only if they explain this share of how the model's predictions differ
+from their mean. They explain most of how any mixture of rows differs from it."""
+
+# The learning rate --------------------------------------------------------------------------------
+
+EXACT_BETA = 2e-3
+"""β is called exact within this share of the optimum, at every level."""
+NEAR_OPTIMUM = 0.1
+"""β counts as the optimum within this share of it, or within two standard errors."""
+NOTHING_MOVES = 1e-8
+"""Mean squared distance from the uniform-weights prediction below which β explains nothing."""
+
+# Attention ----------------------------------------------------------------------------------------
+
+NEAR = 0.1
+"""Attention closer than this to the reference construction's is near it (total variation)."""
+NEARER = 0.5
+"""Attention is near only if its distance is below this share of uniform attention's: two averages
+over many positions are alike anyway."""
+FAR = 0.5
+"""Attention farther than this from the reference construction's is far from it."""
+
+# Latents ------------------------------------------------------------------------------------------
+
+DECODED = 0.9
+"""A quantity lives where a linear probe reads it with this R² beyond the controls."""
+
+# Prediction and development -----------------------------------------------------------------------
+
+NEAR_BAYES = 0.8
+"""Share of the way from uniform weights to the Bayes optimum, in KL to the truth, that a model that
+predicts nearly as well as possible has gone."""
+NO_GAP = 1e-6
+"""A KL gap below this leaves nothing to do better."""
+LEFT_PLATEAU = 0.5
+"""The plateau is left when this share of the way from uniform weights to one-step mirror descent is
+done, in KL."""
+
+# Interventions ------------------------------------------------------------------------------------
+
+USED_R2 = 0.9
+"""R² of an interchange (or of steering) from which a site counts as the variable."""
+BEYOND_CONTROLS = 0.2
+"""By how much the R² of an interchange must exceed that of every control."""
+SPARED = 0.1
+"""A transplant may raise the KL by this share of it, or by two standard errors."""
+FEW_EDGES = 0.1
+"""Share of all edges that a small circuit may need."""
+CONSTANT_EDGE = 1e-10
+"""Variance over sequences, relative to the square, below which an edge's contribution is
+constant."""

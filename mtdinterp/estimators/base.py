@@ -1,0 +1,236 @@
+"""What an estimator is: a rule from evidence to mixture weights, with named constants.
+
+Estimators are registered by name, and everything that compares them iterates the registry. A new
+one is a file with a class like this:
+
+    @register_estimator
+    class FixedLag(Estimator):
+        name, label = "fixed_lag", "always lag 1"
+
+        def weights(self, evidence): ...        # -> [batch, component]
+
+An estimator with constants declares them, and `fit` finds the values that explain given
+predictions best. Fits are hundreds of small operations, which torch does faster on one thread.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.optimize import minimize
+from torch import Tensor
+
+from mtdinterp.checks import check_count, check_option
+from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
+from mtdinterp.evidence import Evidence
+from mtdinterp.native.threads import torch_on_one_thread
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.style import Style, derived_style
+from mtdinterp.tasks.base import Task
+
+Constants = dict[str, float]
+Objective = Callable[[Constants], float]
+
+TUNING_TARGETS = ("truth", "posterior_mean")
+"""What constants can be tuned to: the paper's text uses the first, its appendix the second."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that an estimator depends on, and the range in which it is searched."""
+
+    name: str
+    symbol: str
+    """How formulas and tables write it."""
+    low: float
+    high: float
+    log: bool = True
+    """Whether the search is uniform in the logarithm."""
+    signed: bool = False
+    """Whether negative values of the same sizes are tried too."""
+
+    def grid(self, n_points: int) -> np.ndarray:
+        """Values that cover the range, in increasing order."""
+        space = np.geomspace if self.log else np.linspace
+        return space(self.low, self.high, n_points)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants that were fitted, and how well they do."""
+
+    constants: Constants
+    divergence: float
+    """Mean KL(target ‖ estimator) at these constants."""
+    at_bound: tuple[str, ...] = ()
+    """Constants that ended on a bound of their range: the data do not determine them."""
+
+
+class Estimator(ABC):
+    """A rule from evidence to mixture weights."""
+
+    name: str
+    """What it is called in code, files and on the command line."""
+    label: str
+    """What it is, in a few words, as the continuation of a sentence."""
+    constants: tuple[Constant, ...] = ()
+    style: Style | None = None
+    """How figures draw it; derived from the name if None."""
+    rank: float = 100.0
+    """Its place in listings, the simplest first; decides between estimators that tie."""
+    grid_points: int = 25
+    """Values that the search for a single constant starts from."""
+    tolerance: float = 1e-3
+    """Relative accuracy of a single fitted constant."""
+
+    @abstractmethod
+    def weights(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch component"]:
+        """Mixture weights for every sequence.
+
+        Raises:
+            CannotCompute: if the estimator has no answer here.
+        """
+
+    def constants_for(self, evidence: Evidence) -> tuple[Constant, ...]:
+        """The constants on this evidence; their number may depend on that of the components."""
+        return self.constants
+
+    def derived(self, evidence: Evidence, constants: Constants) -> Constants:
+        """Other numbers that the constants stand for, to be shown next to them."""
+        return {}
+
+    def predict(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch vocab"]:
+        """The next-token distribution with the estimator's weights."""
+        return evidence.predict(self.weights(evidence, **constants))
+
+    @torch_on_one_thread()
+    def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
+        """The constants with the smallest mean KL(predictions ‖ estimator).
+
+        Raises:
+            CannotCompute: if the estimator has no answer on this evidence.
+        """
+
+        def objective(values: Constants) -> float:
+            return evidence.divergence(predictions, self.weights(evidence, **values)).mean().item()
+
+        return minimise_constants(
+            objective, self.constants_for(evidence), self.grid_points, self.tolerance
+        )
+
+    def tune(
+        self, task: Task, length: int, target: str = "truth", seed: int = 0, n_sequences: int = 5000
+    ) -> Fit:
+        """The constants that predict best on sequences drawn from the task.
+
+        Args:
+            task: where sequences come from.
+            length: tokens per sequence.
+            target: "truth" (the true next-token distribution) or "posterior_mean".
+            seed: of the sequences.
+            n_sequences: how many.
+
+        Returns:
+            The fit, with the mean KL(target ‖ estimator) it reaches.
+        """
+        data = task.sample(check_count("n_sequences", n_sequences), length, seed)
+        evidence = task.evidence(data.tokens)
+        return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
+
+    @property
+    def drawn_as(self) -> Style:
+        """How figures draw it."""
+        return self.style if self.style is not None else derived_style(self.name)
+
+
+def target_predictions(
+    evidence: Evidence, truth: Float64[Tensor, "batch vocab"], target: str
+) -> Float64[Tensor, "batch vocab"]:
+    """What a tuning target predicts.
+
+    Args:
+        evidence: of the sequences.
+        truth: their true next-token distributions.
+        target: one of `TUNING_TARGETS`.
+
+    Returns:
+        The target's next-token distributions.
+    """
+    if check_option("target", target, TUNING_TARGETS) == "truth":
+        return truth
+    return ESTIMATORS["exact_bayes"].predict(evidence)
+
+
+def minimise_constants(
+    objective: Objective, constants: tuple[Constant, ...], grid_points: int, tolerance: float
+) -> Fit:
+    """Minimise over the box of the constants' ranges.
+
+    Args:
+        objective: mean divergence as a function of named constants.
+        constants: what to search over.
+        grid_points: for a single constant, the size of the starting grid.
+        tolerance: for a single constant, its relative accuracy.
+
+    Returns:
+        The best constants found; those at a bound of their range are marked.
+    """
+    if not constants:
+        return Fit({}, objective({}))
+    if len(constants) == 1:
+        return _minimise_one(objective, constants[0], grid_points, tolerance)
+    return _minimise_several(objective, constants)
+
+
+def _minimise_one(
+    objective: Objective, constant: Constant, grid_points: int, tolerance: float
+) -> Fit:
+    grid = constant.grid(grid_points)
+
+    def at(value: float) -> float:
+        return objective({constant.name: value})
+
+    best, reached = minimise_on_grid(at, grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT)
+    if constant.signed and best <= grid[0]:
+        # Next to nothing: perhaps the constant is negative, or nothing at all.
+        size, negative = minimise_on_grid(
+            lambda size: at(-size), grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT
+        )
+        best = -size if negative < reached and size > grid[0] else 0.0
+        reached = at(best)
+    bounds = (-constant.high if constant.signed else constant.low, constant.high)
+    at_bound = (constant.name,) if best in bounds else ()
+    return Fit({constant.name: best}, reached, at_bound)
+
+
+def _minimise_several(objective: Objective, constants: tuple[Constant, ...]) -> Fit:
+    """L-BFGS-B from three starts, in coordinates that map every range to [0, 1]."""
+
+    def named(position: np.ndarray) -> Constants:
+        return {
+            constant.name: _at_fraction(constant, fraction)
+            for constant, fraction in zip(constants, position, strict=True)
+        }
+
+    def value(position: np.ndarray) -> float:
+        return objective(named(position))
+
+    box = [(0.0, 1.0)] * len(constants)
+    starts = [np.full(len(constants), fraction) for fraction in (0.25, 0.5, 0.75)]
+    found = [minimize(value, start, method="L-BFGS-B", bounds=box) for start in starts]
+    best = min(found, key=lambda result: result.fun)
+    at_bound = tuple(
+        constant.name
+        for constant, fraction in zip(constants, best.x, strict=True)
+        if fraction in (0.0, 1.0)
+    )
+    return Fit(named(best.x), float(best.fun), at_bound)
+
+
+def _at_fraction(constant: Constant, fraction: float) -> float:
+    """The value a fraction of the way through a constant's range."""
+    if constant.log:
+        return float(constant.low * (constant.high / constant.low) ** fraction)
+    return float(constant.low + (constant.high - constant.low) * fraction)

@@ -1,0 +1,200 @@
+"""Which algorithm a model's depth allows, with the constants that explain its predictions best.
+
+Report, probes, interventions and workbench all use one `Explanation`, so that a page never shows
+two values of one constant. It is a function of the model, the task, the number of sequences and
+the seed; the same arguments give the same explanation.
+"""
+
+from dataclasses import dataclass, field
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from mtdinterp.algorithms.base import Algorithm
+from mtdinterp.algorithms.precision import Combination, precision_of
+from mtdinterp.checks import check_count
+from mtdinterp.construction.base import Implementation, LayerRole, implementation_for
+from mtdinterp.criteria import EXPLAINED, PRICE
+from mtdinterp.errors import CannotCompute, NotApplicable
+from mtdinterp.estimators.base import Constants, Fit
+from mtdinterp.evidence import Evidence
+from mtdinterp.metrics import share_explained
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.readings.predictions import predictions_of
+from mtdinterp.registry import ALGORITHMS
+from mtdinterp.tasks.base import Task
+
+EXPLAINING_SEED = 31
+"""First word of the seed of the sequences, which keeps them apart from those of the probes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """An algorithm and its constants, read from a model once."""
+
+    algorithm: Algorithm
+    constants: Constants
+    """Those nearest to the model's predictions, unless `source` says otherwise."""
+    source: str
+    """Where the constants come from, in a few words."""
+    implementation: Implementation | None
+    """How the model's architecture could carry out the algorithm; None if that is not known."""
+    no_implementation: str
+    """Why there is none, in one sentence; empty if there is one."""
+    explained: float
+    """Share of what the predictions have beyond uniform weights that the algorithm explains."""
+    task: Task = field(repr=False)
+    length: int
+    n_sequences: int
+    seed: int
+    fitted: bool = False
+    """Whether the constants are the model's own."""
+    stderrs: Constants = field(default_factory=dict)
+    """Standard errors of fitted constants."""
+    identified: bool = False
+    """Whether the predictions determine every combination of the constants."""
+    combinations: tuple[Combination, ...] = ()
+    """Combinations of the constants from best to worst known."""
+    at_bound: tuple[str, ...] = ()
+    """Constants that ended on a bound of their range."""
+
+    @property
+    def roles(self) -> tuple[LayerRole, ...] | None:
+        """What each layer does in the reference construction, if there is one."""
+        return self.implementation.roles if self.implementation is not None else None
+
+    def reference(
+        self, constants: Constants | None = None, delta: float | None = None
+    ) -> LensTransformer | None:
+        """The reference construction with these constants (or others), or None if none is known."""
+        if self.implementation is None:
+            return None
+        chosen = self.constants if constants is None else constants
+        return self.implementation.construct(self.task, self.length, chosen, delta)
+
+    def describe_constants(self) -> str:
+        """The constants with their symbols and standard errors, and whether one is at a bound."""
+        symbols = {constant.name: constant.symbol for constant in self.algorithm.constants}
+        words = []
+        for name, value in self.constants.items():
+            stderr = self.stderrs.get(name)
+            error = f" ± {stderr:.2g}" if self.fitted and stderr is not None else ""
+            bound = " (at the bound of its range)" if name in self.at_bound else ""
+            words.append(f"{symbols[name]} = {value:.3g}{error}{bound}")
+        return ", ".join(words)
+
+    def summary(self) -> str:
+        """The explanation in a few sentences."""
+        lines = [
+            f"Algorithm: {self.algorithm.label} with {self.describe_constants()} ({self.source}).",
+            f"It explains {self.explained:.1%} of what the predictions have beyond uniform "
+            f"weights ({self.n_sequences} sequences, seed {self.seed}).",
+        ]
+        if self.no_implementation:
+            lines.append(self.no_implementation)
+        return "\n".join(lines)
+
+
+def explain(
+    model: LensTransformer,
+    task: Task,
+    *,
+    length: int | None = None,
+    n_sequences: int = 1024,
+    seed: int = 0,
+) -> Explanation:
+    """Choose the algorithm for a model and read its constants.
+
+    A model whose architecture and depth have a construction is explained by that construction's
+    algorithm. For any other model it is the algorithm nearest to the predictions, and the
+    explanation says why there is no construction.
+
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        length: of the sequences; the model's own if None.
+        n_sequences: how many.
+        seed: of the sequences.
+
+    Returns:
+        The explanation.
+    """
+    size = model.config.length if length is None else length
+    count = check_count("n_sequences", n_sequences, minimum=8)
+    tokens = task.sample(count, size, [EXPLAINING_SEED, seed]).tokens
+    evidence = task.evidence(tokens)
+    predictions = predictions_of(model, model.check_tokens(tokens))
+    implementation: Implementation | None = None
+    reason = ""
+    try:
+        implementation = implementation_for(model.config, task)
+    except NotApplicable as error:
+        reason = str(error)
+    if implementation is not None:
+        algorithm = ALGORITHMS[implementation.algorithm]
+        fit = algorithm.fit(evidence, predictions)
+    else:
+        algorithm, fit = nearest_algorithm(evidence, predictions)
+    share = share_explained(
+        evidence.divergence(predictions, algorithm.weights(evidence, **fit.constants)),
+        evidence.divergence(predictions, evidence.uniform),
+    )
+    common = {
+        "algorithm": algorithm,
+        "implementation": implementation,
+        "no_implementation": reason,
+        "explained": share,
+        "task": task,
+        "length": size,
+        "n_sequences": count,
+        "seed": seed,
+    }
+    if share < EXPLAINED:
+        constants, source = _usual_constants(algorithm, task, size, evidence)
+        return Explanation(constants=constants, source=source, **common)
+    precision = precision_of(algorithm, evidence, predictions, fit.constants)
+    return Explanation(
+        constants=fit.constants,
+        source="fitted to the model's predictions",
+        fitted=True,
+        stderrs=precision.stderrs,
+        identified=precision.identified and not fit.at_bound,
+        combinations=precision.combinations,
+        at_bound=fit.at_bound,
+        **common,
+    )
+
+
+def nearest_algorithm(
+    evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]
+) -> tuple[Algorithm, Fit]:
+    """The algorithm nearest to the predictions once its constants are paid for.
+
+    Args:
+        evidence: of the sequences.
+        predictions: what to explain.
+
+    Returns:
+        The algorithm and its fit.
+    """
+    fits = {name: algorithm.fit(evidence, predictions) for name, algorithm in ALGORITHMS.items()}
+
+    def price(name: str) -> float:
+        extra = max(0, len(fits[name].constants) - 1)
+        return fits[name].divergence * PRICE**extra
+
+    best = min(fits, key=price)
+    return ALGORITHMS[best], fits[best]
+
+
+def _usual_constants(
+    algorithm: Algorithm, task: Task, length: int, evidence: Evidence
+) -> tuple[Constants, str]:
+    """Constants for a reference when the model shows none: tuned to the truth, or a default."""
+    try:
+        tuned = algorithm.tune(task, length, n_sequences=1000)
+    except CannotCompute as error:
+        return algorithm.default_constants(evidence), f"a default, because {error}"
+    if tuned.at_bound:
+        return algorithm.default_constants(evidence), "a default, because tuning has no optimum"
+    return tuned.constants, "tuned to the truth, because the model shows none"

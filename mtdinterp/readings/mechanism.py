@@ -1,0 +1,183 @@
+"""What layers 1, 2 and the last do with the likelihood: gains, branches, β, and π in layer 1.
+
+Layer 1 may weigh lags by how likely they are (gain > 0, "direct") or by how unlikely
+(gain < 0, "mirrored"). Attention ignores any constant per query token, so its scores show π only
+up to one factor per column; the stationary marginal fixes that gauge.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from mtdinterp.criteria import CLEAR_R2, LEAST_GAIN
+from mtdinterp.evidence import Evidence
+from mtdinterp.metrics import row_kl
+from mtdinterp.models.attention import attention_by_offset
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.readings.attention import attention_of, mean_over_heads
+from mtdinterp.readings.regression import NO_SLOPE, Slope, fit_slope, varying
+from mtdinterp.tasks.base import HasTransition, Task
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What training shows while it runs; with several heads per layer, of their mean."""
+
+    beta: Slope
+    """Slope of the last layer's log-attention over the lags on Γ."""
+    gain: Slope
+    """Slope of Γ̃, what layers 1 and 2 average, on Γ: 1 in the construction, < 0 if mirrored."""
+    transition_kl: float
+    """Mean row KL of π to the gauge-fixed π of layer 1; NaN for a task without a single π."""
+
+    @property
+    def branch(self) -> str:
+        """direct, mirrored, or undecided if the gain explains less than half of the variance."""
+        return branch_of(self.gain)
+
+
+def branch_of(gain: Slope) -> str:
+    """direct, mirrored or undecided, by a gain's R² and sign."""
+    if not gain.r2 >= CLEAR_R2:
+        return "undecided"
+    return "direct" if gain.value > 0 else "mirrored"
+
+
+def read(model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]) -> Reading:
+    """β by the last layer's attention, the gain of the first two, and π by the first.
+
+    Args:
+        model: any hooked model.
+        task: what the sequences belong to.
+        tokens: the sequences.
+
+    Returns:
+        The readings; NaN if a level does not apply.
+    """
+    evidence = task.evidence(tokens)
+    average = varying(evidence.mean_responsibilities)
+    last = len(model.blocks) - 1
+    watched = attention_of(model, tokens, range(2) if last else (), [last])
+    offsets = lag_offsets(task)
+    beta = gain = NO_SLOPE
+    if offsets is not None:
+        logs = mean_over_heads(watched.log_at_last[last])
+        beta = fit_slope(average, varying(logs[:, offsets]))
+    if last and offsets is not None:
+        paths = averaged_lags(watched.patterns[0], watched.patterns[1], offsets)
+        gain = fit_slope(average, varying(paths.mean((1, 2))), least=LEAST_GAIN)
+    return Reading(beta, gain, _transition_kl(model, task, gain))
+
+
+def lag_offsets(task: Task) -> list[int] | None:
+    """The offsets at which the last query reads the components; None if some have none."""
+    offsets = [offset for offset in task.read_offsets if offset is not None]
+    return offsets if len(offsets) == task.n_components else None
+
+
+def _transition_kl(model: LensTransformer, task: Task, gain: Slope) -> float:
+    if not isinstance(task, HasTransition):
+        return math.nan
+    sign = -1 if branch_of(gain) == "mirrored" else 1
+    estimate = gauge_fixed(token_scores(model).mean(0), task.stationary, sign)
+    return row_kl(task.transition, estimate)
+
+
+def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
+    """Layer 1's content score of every pair of tokens: W_A itself, or the QK circuit."""
+    attn = model.layers[0].attn
+    with torch.no_grad():
+        embedded = model.W_E.cpu().double()
+        queries = embedded @ attn.W_Q.cpu().double()
+        keys = embedded @ attn.W_K.cpu().double()
+        return attn.score_scale * queries @ keys.mT
+
+
+def gauge_fixed(
+    scores: Float64[Tensor, "query key"],
+    marginal: Float64[Tensor, " vocab"],
+    sign: int | Float64[Tensor, " query"] = 1,
+) -> Float64[Tensor, "vocab vocab"]:
+    """The transition matrix that layer 1's token scores stand for.
+
+    Attention ignores any constant per query token b, so exp(scoresᵀ) is π up to one factor per
+    column b. The process fixes it: its token marginal p is stationary, Σ_a p_a·π[a, b] = p_b.
+
+    Args:
+        scores: of every query token with every key token.
+        marginal: p.
+        sign: -1 for a mirrored model, which attends to the least likely lag; or one per query
+            token.
+
+    Returns:
+        A row-stochastic matrix.
+    """
+    logits = sign * scores.T  # one column per query token
+    likely = (logits - logits.max(0).values).exp()
+    columns = likely * marginal / (marginal[:, None] * likely).sum(0).clamp_min(1e-300)
+    return columns / columns.sum(1, keepdim=True).clamp_min(1e-300)
+
+
+def averaged_lags(
+    first: Float[Tensor, "batch head1 query key"],
+    second: Float[Tensor, "batch head2 some key"],
+    offsets: list[int],
+) -> Float64[Tensor, "batch head1 head2 component"]:
+    """Γ̃_g = Σ_i A²[last, i]·A¹[i, i-g] for every pair of heads: what layers 1 and 2 average.
+
+    Args:
+        first: attention of layer 1.
+        second: attention of layer 2; only its last query counts.
+        offsets: where the last query reads each component; the source of an observed token stands
+            one position farther back.
+
+    Returns:
+        Γ̃, which is Γ if the attention is the construction's.
+    """
+    weights = second[:, :, -1].double()
+    sources = [offset + 1 for offset in offsets]
+    by_lag = attention_by_offset(first).double()[..., sources]
+    return torch.einsum("bki,bhig->bhkg", weights, by_lag)
+
+
+def token_gains(
+    model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"], evidence: Evidence
+) -> Float64[Tensor, "head vocab"]:
+    """For every head and query token, the slope of layer 1's attention over the lags on γ.
+
+    1 in the construction, negative where lags are weighed by how unlikely they are; a model may
+    differ from token to token. Each lag's mean is taken out.
+
+    Args:
+        model: any hooked model.
+        task: what the sequences belong to.
+        tokens: the sequences.
+        evidence: of the same sequences.
+
+    Returns:
+        Gains; NaN for a token that does not occur, or with a single lag.
+    """
+    offsets = lag_offsets(task)
+    pattern = attention_of(model, tokens, patterns=[0], last_only=False).patterns[0]
+    n_heads = pattern.shape[1]
+    gains = torch.full((n_heads, task.vocab_size), math.nan, dtype=torch.float64)
+    if offsets is None:
+        return gains
+    sources = [offset + 1 for offset in offsets]
+    by_lag = attention_by_offset(pattern).double()[:, :, task.warm_up :, sources]
+    gamma = evidence.responsibilities()
+    queries = tokens[:, task.warm_up :].cpu()
+    for token in range(task.vocab_size):
+        chosen = queries == token
+        x = gamma[chosen]
+        x = x - x.mean(0)
+        total = x.square().sum()
+        if not total > 0:
+            continue
+        for head in range(n_heads):
+            y = by_lag[:, head][chosen]
+            gains[head, token] = (x * (y - y.mean(0))).sum() / total
+    return gains

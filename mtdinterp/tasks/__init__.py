@@ -1,0 +1,25 @@
+"""Processes that emit sequences: one file per task, found by listing this package."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mtdinterp.registry import TASKS
+from mtdinterp.tasks.base import HasTransition, Sample, Task, Variant, require_transition
+from mtdinterp.tasks.mtd import MTDTask
+
+__all__ = [
+    "HasTransition",
+    "MTDTask",
+    "Sample",
+    "Task",
+    "Variant",
+    "require_transition",
+    "task_from_dict",
+]
+
+
+def task_from_dict(values: Mapping[str, Any]) -> Task:
+    """The task that `Task.to_dict` described; without a "kind" it is an MTD task."""
+    entries = dict(values)
+    kind = entries.pop("kind", MTDTask.name)
+    return TASKS[kind].from_dict(entries)
