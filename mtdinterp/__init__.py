@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from mtdinterp.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
     from mtdinterp.explanation import Explanation, explain
     from mtdinterp.tasks import MTDTask, Sample, Task
+    from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "LagSpecificMTDTask": "mtdinterp.tasks.lag_specific",
     "MTDTask": "mtdinterp.tasks",
     "Sample": "mtdinterp.tasks",
     "Task": "mtdinterp.tasks",
@@ -31,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Explanation",
+    "LagSpecificMTDTask",
     "MTDTask",
     "Sample",
     "Task",
