@@ -34,7 +34,7 @@ DEPENDS = 0.1
 AGREE = 0.1
 """Two readings of π agree if their rows are within this mean total variation."""
 ROW_KL_FLOORS = (1e-9, 1e-3)
-"""Row KLs are reported with entries clipped at each of these, which shows what the floor decides."""
+"""Row KLs are reported with entries clipped at each of these, to show what the floor decides."""
 
 # Which algorithm ----------------------------------------------------------------------------------
 

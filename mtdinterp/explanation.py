@@ -6,13 +6,14 @@ the seed; the same arguments give the same explanation.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.algorithms.base import Algorithm
 from mtdinterp.algorithms.precision import Combination, precision_of
-from mtdinterp.checks import check_count
+from mtdinterp.checks import ArrayLike, check_count
 from mtdinterp.construction.base import Implementation, LayerRole, implementation_for
 from mtdinterp.criteria import EXPLAINED, PRICE
 from mtdinterp.errors import CannotCompute, NotApplicable
@@ -20,7 +21,7 @@ from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import share_explained
 from mtdinterp.models.lens import LensTransformer
-from mtdinterp.readings.predictions import predictions_of
+from mtdinterp.readings.predictions import predictions_of, probe_sequences
 from mtdinterp.registry import ALGORITHMS
 from mtdinterp.tasks.base import Task
 
@@ -46,11 +47,18 @@ class Explanation:
     task: Task = field(repr=False)
     length: int
     n_sequences: int
-    seed: int
+    seed: int | None
+    """Of the sequences; None if they were given."""
+    tokens: Int[Tensor, "batch pos"] = field(repr=False)
+    """The sequences that the constants were fitted on."""
+    predictions: Float64[Tensor, "batch vocab"] = field(repr=False)
+    """What the model predicts after them."""
+    nearest: Fit
+    """The constants nearest to the predictions, even if they explain too little to be used."""
+    stderrs: Constants
+    """Standard errors of the nearest constants."""
     fitted: bool = False
     """Whether the constants are the model's own."""
-    stderrs: Constants = field(default_factory=dict)
-    """Standard errors of fitted constants."""
     identified: bool = False
     """Whether the predictions determine every combination of the constants."""
     combinations: tuple[Combination, ...] = ()
@@ -98,6 +106,7 @@ class Explanation:
 def explain(
     model: LensTransformer,
     task: Task,
+    tokens: ArrayLike | None = None,
     *,
     length: int | None = None,
     n_sequences: int = 1024,
@@ -112,18 +121,22 @@ def explain(
     Args:
         model: any hooked model.
         task: what the model is for.
-        length: of the sequences; the model's own if None.
-        n_sequences: how many.
-        seed: of the sequences.
+        tokens: sequences [batch, pos] to fit the constants on; drawn from the task if None.
+        length: of drawn sequences; the model's own if None.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
 
     Returns:
         The explanation.
     """
-    size = model.config.length if length is None else length
-    count = check_count("n_sequences", n_sequences, minimum=8)
-    tokens = task.sample(count, size, [EXPLAINING_SEED, seed]).tokens
-    evidence = task.evidence(tokens)
-    predictions = predictions_of(model, model.check_tokens(tokens))
+    if tokens is None:
+        count = check_count("n_sequences", n_sequences, minimum=8)
+        size = model.config.length if length is None else length
+        drawn = task.sample(count, size, [EXPLAINING_SEED, seed]).tokens
+    sequences = probe_sequences(model, task, drawn if tokens is None else tokens, 0, 0)
+    size = sequences.shape[1]
+    evidence = task.evidence(sequences)
+    predictions = predictions_of(model, sequences)
     implementation: Implementation | None = None
     reason = ""
     try:
@@ -139,25 +152,28 @@ def explain(
         evidence.divergence(predictions, algorithm.weights(evidence, **fit.constants)),
         evidence.divergence(predictions, evidence.uniform),
     )
-    common = {
+    common: dict[str, Any] = {
         "algorithm": algorithm,
         "implementation": implementation,
         "no_implementation": reason,
         "explained": share,
         "task": task,
         "length": size,
-        "n_sequences": count,
-        "seed": seed,
+        "n_sequences": len(sequences),
+        "seed": seed if tokens is None else None,
+        "tokens": sequences,
+        "predictions": predictions,
+        "nearest": fit,
     }
+    precision = precision_of(algorithm, evidence, predictions, fit.constants)
+    common["stderrs"] = precision.stderrs
     if share < EXPLAINED:
         constants, source = _usual_constants(algorithm, task, size, evidence)
         return Explanation(constants=constants, source=source, **common)
-    precision = precision_of(algorithm, evidence, predictions, fit.constants)
     return Explanation(
         constants=fit.constants,
         source="fitted to the model's predictions",
         fitted=True,
-        stderrs=precision.stderrs,
         identified=precision.identified and not fit.at_bound,
         combinations=precision.combinations,
         at_bound=fit.at_bound,

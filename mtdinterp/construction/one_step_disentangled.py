@@ -14,12 +14,13 @@ from mtdinterp.construction.disentangled_layers import (
     read_by_lag,
     write_responsibilities,
 )
-from mtdinterp.construction.one_step_readings import attention_beta
+from mtdinterp.construction.one_step_readings import attention_betas
 from mtdinterp.construction.parts import check_problem
 from mtdinterp.estimators.base import Constants
 from mtdinterp.models import DisentangledTransformer
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.plugins import register_implementation
+from mtdinterp.readings.mechanism import strongest
 from mtdinterp.readings.regression import NO_SLOPE, Slope, centred, fit_slope
 from mtdinterp.tasks.base import Task, require_transition
 
@@ -89,7 +90,7 @@ class OneStepDisentangled(Implementation):
     ) -> dict[str, Slope]:
         return {
             "weights": weight_beta(model, task.n_components),
-            "attention": attention_beta(model, task, tokens),
+            "attention": strongest(attention_betas(model, task, tokens)),
         }
 
 

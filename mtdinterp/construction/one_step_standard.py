@@ -13,12 +13,13 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_count, check_number
 from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
-from mtdinterp.construction.one_step_readings import attention_beta
+from mtdinterp.construction.one_step_readings import attention_betas
 from mtdinterp.construction.parts import check_problem, log_transition
 from mtdinterp.estimators.base import Constants
 from mtdinterp.models import StandardConfig, StandardTransformer
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.plugins import register_implementation
+from mtdinterp.readings.mechanism import strongest
 from mtdinterp.readings.regression import Slope
 from mtdinterp.tasks.base import Task, require_transition
 
@@ -143,4 +144,4 @@ class OneStepStandard(Implementation):
     def read(
         self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
     ) -> dict[str, Slope]:
-        return {"attention": attention_beta(model, task, tokens)}
+        return {"attention": strongest(attention_betas(model, task, tokens))}

@@ -17,21 +17,38 @@ from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import row_kl
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.models.lens import LensTransformer
-from mtdinterp.readings.attention import attention_of, mean_over_heads
+from mtdinterp.readings.attention import attention_of
 from mtdinterp.readings.regression import NO_SLOPE, Slope, fit_slope, varying
 from mtdinterp.tasks.base import HasTransition, Task
 
 
 @dataclass(frozen=True)
+class HeadPath:
+    """A head of layer 1 and a head of layer 2 that averages what it writes."""
+
+    first: int
+    """The head of layer 1, from 1."""
+    second: int
+    """The head of layer 2, from 1."""
+    gain: Slope
+    """Slope of Γ̃, what the two average, on Γ: 1 in the construction, negative if mirrored."""
+
+    @property
+    def branch(self) -> str:
+        """direct, mirrored or undecided."""
+        return branch_of(self.gain)
+
+
+@dataclass(frozen=True)
 class Reading:
-    """What training shows while it runs; with several heads per layer, of their mean."""
+    """What training shows while it runs; with several heads, of those that carry most."""
 
     beta: Slope
     """Slope of the last layer's log-attention over the lags on Γ."""
     gain: Slope
     """Slope of Γ̃, what layers 1 and 2 average, on Γ: 1 in the construction, < 0 if mirrored."""
     transition_kl: float
-    """Mean row KL of π to the gauge-fixed π of layer 1; NaN for a task without a single π."""
+    """Mean row KL of π to the gauge-fixed π of layer 1 (of its best head); NaN without one π."""
 
     @property
     def branch(self) -> str:
@@ -58,18 +75,70 @@ def read(model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]) -
         The readings; NaN if a level does not apply.
     """
     evidence = task.evidence(tokens)
-    average = varying(evidence.mean_responsibilities)
     last = len(model.blocks) - 1
     watched = attention_of(model, tokens, range(2) if last else (), [last])
-    offsets = lag_offsets(task)
-    beta = gain = NO_SLOPE
-    if offsets is not None:
-        logs = mean_over_heads(watched.log_at_last[last])
-        beta = fit_slope(average, varying(logs[:, offsets]))
-    if last and offsets is not None:
-        paths = averaged_lags(watched.patterns[0], watched.patterns[1], offsets)
-        gain = fit_slope(average, varying(paths.mean((1, 2))), least=LEAST_GAIN)
+    beta = strongest(head_betas(watched.log_at_last[last], task, evidence))
+    gain = NO_SLOPE
+    if last:
+        paths = head_paths(watched.patterns[0], watched.patterns[1], task, evidence)
+        gain = strongest([path.gain for path in paths])
     return Reading(beta, gain, _transition_kl(model, task, gain))
+
+
+def head_betas(
+    log_attention: Float64[Tensor, "batch head offset"], task: Task, evidence: Evidence
+) -> list[Slope]:
+    """For every head, the slope of its log-attention over the lags on Γ at the last query.
+
+    Args:
+        log_attention: of one layer at the last query, by offset.
+        task: what the sequences belong to.
+        evidence: of the same sequences.
+
+    Returns:
+        One slope per head; NaN if some component is read at no offset.
+    """
+    offsets = lag_offsets(task)
+    n_heads = log_attention.shape[1]
+    if offsets is None:
+        return [NO_SLOPE] * n_heads
+    average = varying(evidence.mean_responsibilities)
+    return [fit_slope(average, varying(log_attention[:, head, offsets])) for head in range(n_heads)]
+
+
+def head_paths(
+    first: Float[Tensor, "batch head1 query key"],
+    second: Float[Tensor, "batch head2 some key"],
+    task: Task,
+    evidence: Evidence,
+) -> list[HeadPath]:
+    """The gain of every pair of a layer-1 head and a layer-2 head.
+
+    Args:
+        first: attention of layer 1.
+        second: attention of layer 2; only its last query counts.
+        task: what the sequences belong to.
+        evidence: of the same sequences.
+
+    Returns:
+        One path per pair; NaN gains if some component is read at no offset.
+    """
+    offsets = lag_offsets(task)
+    average = varying(evidence.mean_responsibilities)
+    averaged = None if offsets is None else averaged_lags(first, second, offsets)
+    paths = []
+    for i in range(first.shape[1]):
+        for j in range(second.shape[1]):
+            gain = NO_SLOPE
+            if averaged is not None:
+                gain = fit_slope(average, varying(averaged[:, i, j]), least=LEAST_GAIN)
+            paths.append(HeadPath(i + 1, j + 1, gain))
+    return paths
+
+
+def strongest(slopes: list[Slope]) -> Slope:
+    """The slope with the largest R²: that of the head that carries most."""
+    return max(slopes, key=lambda slope: -1.0 if math.isnan(slope.r2) else slope.r2)
 
 
 def lag_offsets(task: Task) -> list[int] | None:
@@ -82,8 +151,8 @@ def _transition_kl(model: LensTransformer, task: Task, gain: Slope) -> float:
     if not isinstance(task, HasTransition):
         return math.nan
     sign = -1 if branch_of(gain) == "mirrored" else 1
-    estimate = gauge_fixed(token_scores(model).mean(0), task.stationary, sign)
-    return row_kl(task.transition, estimate)
+    heads = [gauge_fixed(scores, task.stationary, sign) for scores in token_scores(model)]
+    return min(row_kl(task.transition, estimate) for estimate in heads)
 
 
 def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
