@@ -21,7 +21,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_tokens, as_transition, check_order
-from mtdinterp.metrics import divergences
+from mtdinterp.metrics import clip_to_distribution, divergences
 
 SMALLEST_WEIGHT = 1e-300
 """Weights are clamped here: one that underflowed to zero may still be the only component that
@@ -197,7 +197,8 @@ class Evidence:
 
         Both sides are clipped alike, so that no estimator is infinitely far away.
         """
-        return divergences(predictions, self.predict(weights))
+        given, _ = clip_to_distribution(predictions)
+        return divergences(given, self.predict(weights))
 
 
 def evidence_of(

@@ -57,12 +57,12 @@ class Explanation:
     """The constants nearest to the predictions, even if they explain too little to be used."""
     stderrs: Constants
     """Standard errors of the nearest constants."""
+    combinations: tuple[Combination, ...]
+    """Combinations of the nearest constants from best to worst known."""
     fitted: bool = False
     """Whether the constants are the model's own."""
     identified: bool = False
     """Whether the predictions determine every combination of the constants."""
-    combinations: tuple[Combination, ...] = ()
-    """Combinations of the constants from best to worst known."""
     at_bound: tuple[str, ...] = ()
     """Constants that ended on a bound of their range."""
 
@@ -166,7 +166,7 @@ def explain(
         "nearest": fit,
     }
     precision = precision_of(algorithm, evidence, predictions, fit.constants)
-    common["stderrs"] = precision.stderrs
+    common |= {"stderrs": precision.stderrs, "combinations": precision.combinations}
     if share < EXPLAINED:
         constants, source = _usual_constants(algorithm, task, size, evidence)
         return Explanation(constants=constants, source=source, **common)
@@ -175,7 +175,6 @@ def explain(
         source="fitted to the model's predictions",
         fitted=True,
         identified=precision.identified and not fit.at_bound,
-        combinations=precision.combinations,
         at_bound=fit.at_bound,
         **common,
     )

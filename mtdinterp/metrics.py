@@ -45,11 +45,22 @@ def clip_to_distribution(
 
 
 def row_kl(
-    transition: Float[Tensor, "vocab vocab"], estimate: Float[Tensor, "vocab vocab"]
+    transition: Float[Tensor, "vocab vocab"],
+    estimate: Float[Tensor, "vocab vocab"],
+    floor: float = ROW_CLIP,
 ) -> float:
-    """Mean over rows a of KL(transition[a] ‖ estimate[a]), the estimate clipped to
-    distributions."""
-    return kl_divergence(transition, clip_to_distribution(estimate, ROW_CLIP)[0]).mean().item()
+    """Mean over rows a of KL(transition[a] ‖ estimate[a]).
+
+    Args:
+        transition: the true matrix.
+        estimate: clipped to distributions first.
+        floor: entries of the estimate are clipped here.
+
+    Returns:
+        The mean; if some entry is clipped, the floor decides it.
+    """
+    clipped, _ = clip_to_distribution(estimate, floor)
+    return kl_divergence(transition, clipped).mean().item()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
-"""One module a question about a model. Each probe returns a frozen result with a plain-language
-`summary()`."""
+"""One file per question about a model, found by listing this package.
+
+Each probe returns a frozen result with a `summary()`, and with the claims and blocks that make its
+part of the report.
+"""
 
 from probes.compare_attention import AttentionComparison, compare_attention
 from probes.decode_latents import LatentDecoding, decode_latents

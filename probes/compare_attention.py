@@ -1,268 +1,389 @@
-"""Does each layer attend as the construction does, on the same sequences?
+"""Does each head attend as the reference construction does, on the same sequences?
 
-The construction's constants are the model's own: β by its last layer's attention, or the four
-constants fitted to a five-layer model's predictions. Distances are total variation, 0 for the same
-attention and 1 for disjoint ones. The construction is exact at the last position only, so later
-layers are judged there; layer 1 at every position that has all its lags.
+The reference construction has the constants of the model's explanation. Distances are total
+variation: 0 for the same attention, 1 for disjoint ones. The construction is exact at the last
+position only, so later layers are judged there; layer 1 at every position that has all its lags.
+A model without a reference construction gets the same table without distances.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.construction import construction_with, tune_two_step
-from mtdinterp.estimators import TwoStepConstants
-from mtdinterp.fitting import (
-    EXPLAINED,
-    FAMILIES,
-    Evidence,
-    explained,
-    fit_two_step,
-    one_step_weights,
-    usual_beta,
-)
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.construction.base import LayerRole
+from mtdinterp.criteria import FALLS_R2, FAR, NEAR, NEARER
+from mtdinterp.evidence import Evidence
+from mtdinterp.explanation import Explanation, explain
 from mtdinterp.metrics import total_variation
-from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
-from mtdinterp.readout import (
-    CLEAR_R2,
-    Slope,
-    attention,
-    first_step_beta,
-    fit_slope,
-    predictions,
-    read,
-    sequences,
-    some_to_read,
-    varying,
-)
-from mtdinterp.task import MTDTask
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Map, Maps, Point, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import Slope, attention_of, fit_slope, probe_sequences, readable_sequences
+from mtdinterp.readings.mechanism import lag_offsets
+from mtdinterp.readings.regression import varying
+from mtdinterp.results import Result
+from mtdinterp.tasks import Task
 
-NEAR, FAR = 0.1, 0.5
-"""Below the first distance attention is called near the construction's, above the second far from
-it."""
-NEARER = 0.5
-"""And near only if it is nearer than this share of what uniform attention would be: two averages
-are alike anyway."""
-FALLS_R2 = 0.05
-"""Share of the variance of a layer's log-attention below which a slope over positions says nothing.
-"""
+MAP_POSITIONS = 64
+"""Attention maps show at most this many of the last positions."""
 
 
 @dataclass(frozen=True, eq=False)
-class LayerComparison:
-    """One layer's attention next to the construction's; means over sequences (and heads)."""
+class HeadComparison:
+    """One head's attention next to the reference construction's; means over sequences."""
 
     layer: int
+    """From 1."""
+    head: int
+    """From 1."""
+    n_heads: int
+    """Of the layer."""
+    role: LayerRole | None
+    """What the layer does in the reference construction, if there is one."""
     total_variation: Float64[Tensor, " query"]
-    """By query position."""
+    """From the reference construction, by query position; NaN without one."""
     distance: float
-    """At the positions that count: all that have their lags in layer 1, the last one in later
-    layers."""
+    """The same at the positions that count: all that have their lags in layer 1, the last one in
+    later layers."""
     uniform_distance: float
     """The same for uniform attention over all visible positions in the model's place: a control."""
     mass_on_lags: float
-    """Attention on the lags there: offsets 1..m of a token in layer 1, 0..m-1 of the next one in
-    later layers."""
+    """Attention on the lags there: those of each token in layer 1, of the next one later."""
     responsibility_correlation: float
-    """Layer 1: of its attention over the lags, normalised, with the responsibilities γ. Not a
-    number elsewhere."""
+    """Layer 1: correlation of its attention over the lags, normalised, with γ; NaN elsewhere."""
     distance_from_uniform: float
-    """Of the last query from uniform attention over positions m..T-1: an averaging layer has 0."""
+    """Of the last query from uniform attention over positions with evidence: 0 if it averages."""
     falls_with: Slope | None
-    """Layer 4 of five: slope of its last query's log-attention on w¹·γ_i over positions, -a in the
-    construction."""
+    """A re-weighting layer: slope of its last query's log-attention on w¹·γ_i over positions,
+    which is -a in the construction."""
+
+    @property
+    def name(self) -> str:
+        """The layer, and the head if there are several."""
+        return f"layer {self.layer}" + (f", head {self.head}" if self.n_heads > 1 else "")
 
     @property
     def near(self) -> bool:
+        """Whether the head attends like the reference construction."""
         return self.distance < NEAR and self.distance < NEARER * self.uniform_distance
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionComparison:
-    """All layers, and the construction that they were compared with."""
+class AttentionMap:
+    """One head's attention on one sequence, and the reference construction's next to it."""
 
-    layers: tuple[LayerComparison, ...]
+    layer: int
+    head: int
+    own: Float[Tensor, "query key"]
+    ideal: Float[Tensor, "query key"] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionComparison(Result):
+    """All heads of all layers, and the construction that they were compared with."""
+
+    layers: tuple[HeadComparison, ...]
+    """One entry per head, in the order of the layers."""
     construction: str
+    """The algorithm of the reference construction; empty without one."""
+    no_construction: str
+    """Why there is no reference construction, in one sentence; empty if there is one."""
     constants: dict[str, float]
     fitted: bool
-    """Whether the constants are the model's own; else it showed none, and the optimum for the task
-    was taken."""
+    """Whether the constants are the model's own."""
+    constants_text: str
+    """The constants in words, with where they come from."""
+    maps: tuple[AttentionMap, ...]
+    """Attention on the first sequence, over its last positions."""
+    map_tokens: tuple[int, ...]
+    """The tokens of the maps."""
+    order: int
+    """The number of lags."""
 
     def summary(self) -> str:
-        constants = ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())
-        source = (
-            "read from the model"
-            if self.fitted
-            else "the task's optimum: the model shows no clear one"
-        )
+        title = "Attention, without a reference construction:"
+        if self.construction:
+            title = f"Attention next to {self.construction} as weights ({self.constants_text}):"
         lines = [
-            f"Attention next to the {self.construction} construction ({constants}; {source}):",
-            "  layer  total variation (uniform's)  mass on lags  from uniform  correlation with γ",
+            title,
+            "  layer          total variation (uniform's)  mass on lags  from uniform  "
+            "correlation with γ",
         ]
-        for layer in self.layers:
-            rho = layer.responsibility_correlation
-            correlation = "" if math.isnan(rho) else f"{rho:.3f}"
-            distance = f"{layer.distance:.3f} ({layer.uniform_distance:.3f})"
-            lines.append(
-                f"  {layer.layer:<6} {distance:<28} {layer.mass_on_lags:<13.3f} "
-                f"{layer.distance_from_uniform:<13.3f} {correlation}".rstrip()
+        for head in self.layers:
+            lines.append(_table_line(head))
+            if head.falls_with is not None:
+                lines.append("         " + _fall_text(head.falls_with))
+        if self.no_construction:
+            return "\n".join([*lines, f"  {self.no_construction}"])
+        near = [head.name for head in self.layers if head.near]
+        far = [head.name for head in self.layers if head.distance > FAR]
+        closest = ", ".join(near) if near else "none"
+        lines.append(f"  Near the reference construction (below {NEAR:g}): {closest}.")
+        if far:
+            lines.append(f"  Far from it (above {FAR:g}): {', '.join(far)}.")
+        return "\n".join(lines)
+
+    def claims(self) -> tuple[Claim, ...]:
+        numbers = sorted({head.layer for head in self.layers})
+        return tuple(self._layer_claim(number) for number in numbers)
+
+    def _layer_claim(self, number: int) -> Claim:
+        heads = [head for head in self.layers if head.layer == number]
+        best = heads[0]
+        if self.construction:
+            best = min(heads, key=lambda head: head.distance)
+        status = decide(best.near)
+        reason = ""
+        if self.no_construction:
+            reason = self.no_construction.rstrip(".")
+        elif not self.fitted:
+            reason = "the constants are not the model's own, so neither is the reference"
+        if reason:
+            status = Status.UNDECIDABLE
+        which = f" (head {best.head})" if best.n_heads > 1 else ""
+        number_text = "—" if self.no_construction else f"{best.distance:.3f}{which}"
+        return Claim(
+            claim=f"Layer {number} attends like the reference construction",
+            status=status,
+            evidence="Total variation between the two"
+            + (", nearest head" if best.n_heads > 1 else ""),
+            number=number_text,
+            threshold=f"< {NEAR:g} and < {NEARER:.0%} of uniform attention's",
+            control="—" if self.no_construction else f"uniform {best.uniform_distance:.3f}",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason=reason,
+        )
+
+    def blocks(self) -> list[Block]:
+        shown = len(self.map_tokens)
+        about = (
+            f"One sequence, its last {shown} positions. All maps have one scale, coloured by the "
+            "square root of the attention."
+        )
+        if self.construction:
+            about += (
+                f" The reference construction is {self.construction} with {self.constants_text}. "
+                "Outlined: the lags (layer 1) or the last query (averaging layers); after layer 1 "
+                "the construction is meant at the last query only."
             )
-            if layer.falls_with is not None:
-                slope = layer.falls_with
-                sure = slope.r2 >= FALLS_R2 and slope.value < -2 * slope.stderr
-                falls = (
-                    ": it falls, as the second step needs" if sure else ": no sign of a second step"
+        blocks: list[Block] = [Text((about,), "soft")]
+        if self.no_construction:
+            blocks.append(Text((self.no_construction,)))
+        for found, head in zip(self.maps, self.layers, strict=True):
+            blocks.append(self._map_block(found, head))
+        return blocks
+
+    def _map_block(self, found: AttentionMap, head: HeadComparison) -> Maps:
+        size = len(self.map_tokens)
+        first = len(head.total_variation) - size
+        outlines = ()
+        if head.role is not None:
+            outlines = (_outline(head.role, size, self.order),)
+        sides = {"model": found.own}
+        if found.ideal is not None:
+            sides["reference construction"] = found.ideal
+        panels = []
+        for title, values in sides.items():
+            panels.append(
+                Map(
+                    f"{title}, {head.name}",
+                    values,
+                    first_row=first,
+                    first_column=first,
+                    outlines=outlines,
                 )
-                lines.append(
-                    f"         log-attention on w¹·γ: slope {slope.value:.2f} ± "
-                    f"{slope.stderr:.2f}, "
-                    f"R² {slope.r2:.2f}{falls}"
-                )
-        near = [str(layer.layer) for layer in self.layers if layer.near]
-        far = [str(layer.layer) for layer in self.layers if layer.distance > FAR]
-        words = [
-            f"near the construction: layer {', '.join(near)}"
-            if near
-            else "no layer is near the construction"
-        ]
-        words += [f"far from it: layer {', '.join(far)}"] if far else []
-        return "\n".join([*lines, "  " + "; ".join(words) + "."])
+            )
+        note = f"{head.mass_on_lags:.0%} of the attention is on the lags."
+        if found.ideal is not None:
+            note = (
+                f"Total variation {head.distance:.3f} (uniform attention "
+                f"{head.uniform_distance:.3f}). {note}"
+            )
+        title = head.name[0].upper() + head.name[1:]
+        return Maps(title, tuple(panels), 1.0, "query", "key", note=note)
 
 
+def _table_line(head: HeadComparison) -> str:
+    rho = head.responsibility_correlation
+    correlation = "" if math.isnan(rho) else f"{rho:.3f}"
+    distance = "—"
+    if math.isfinite(head.distance):
+        distance = f"{head.distance:.3f} ({head.uniform_distance:.3f})"
+    name = f"{head.layer}" + (f", head {head.head}" if head.n_heads > 1 else "")
+    return (
+        f"  {name:<14} {distance:<28} {head.mass_on_lags:<13.3f} "
+        f"{head.distance_from_uniform:<13.3f} {correlation}"
+    ).rstrip()
+
+
+def _fall_text(slope: Slope) -> str:
+    sure = slope.r2 >= FALLS_R2 and slope.value < -2 * slope.stderr
+    verdict = "it falls, as a second step needs" if sure else "no sign of a second step"
+    return (
+        f"log-attention on w¹·γ: slope {slope.value:.2f} ± {slope.stderr:.2f}, R² {slope.r2:.2f}: "
+        f"{verdict}"
+    )
+
+
+def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
+    """What counts in a map: the lags of every query, or (a part of) the last query."""
+    if role.counts_everywhere and size > order + 1:
+        return (0, 1), (size - 1, size), (size - 1 - order, size), (0, order + 1)
+    left = size - order if role.reads_next_lags else 0
+    return (left, size - 1), (size, size - 1), (size, size), (left, size)
+
+
+@register_probe(
+    "compare_attention", label="how far every head's attention is from the construction's"
+)
 def compare_attention(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike | None = None,
     *,
     n_sequences: int = 256,
     seed: int = 0,
+    explanation: Explanation | None = None,
 ) -> AttentionComparison:
-    """Every layer's attention against the construction with the model's own constants, on some 256
-    sequences at most.
+    """Every head's attention against the reference construction's.
 
-    With several heads a layer, attention is the mean over them.
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        tokens: sequences [batch, pos] to compare on, of which at most about 256 are used; drawn
+            from the task if None.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
+        explanation: that of the model at this length, if it is known already.
+
+    Returns:
+        One comparison per head.
     """
-    sequence = some_to_read(sequences(model, task, tokens, n_sequences, seed))
-    n_layers, length = len(model.blocks), sequence.shape[1]
-    evidence = Evidence(task, sequence)
-    name, constants, fitted = _constants(model, evidence)
-    reference = construction_of(task, length, constants)
+    sequence = readable_sequences(probe_sequences(model, task, tokens, n_sequences, seed))
+    length = sequence.shape[1]
+    if explanation is None or explanation.length != length:
+        explanation = explain(model, task, length=length, seed=seed)
+    reference = explanation.reference()
+    evidence = task.evidence(sequence)
+    layers = range(len(model.blocks))
     # In full, not at the last query alone: positions before it are part of the picture.
-    own = attention(model, sequence, patterns=range(n_layers), last_only=False).patterns
-    ideal = attention(
-        reference, sequence, patterns=range(len(reference.blocks)), last_only=False
-    ).patterns
-    layers = [
-        _compare(
-            evidence,
-            layer,
-            n_layers,
-            own[layer].double().mean(1),
-            ideal[counterpart(layer, n_layers, len(reference.blocks))].double().mean(1),
-        )
-        for layer in range(n_layers)
-    ]
-    if n_layers >= 5 and name == "two-step":
-        layers[3] = _with_fall(layers[3], model, evidence)
-    return AttentionComparison(tuple(layers), name, constants, fitted)
-
-
-def _constants(model: LensTransformer, evidence: Evidence) -> tuple[str, dict[str, float], bool]:
-    """Which construction, with which constants, and whether they are the model's own."""
-    task, length = evidence.task, evidence.length
-    if len(model.blocks) >= 5:
-        given = predictions(model, evidence.tokens)
-        fitted = fit_two_step(evidence, given)._asdict()
-        if (
-            explained(evidence, given, FAMILIES["two_step_construction"].weights(evidence, fitted))
-            >= EXPLAINED
-        ):
-            return "two-step", fitted, True
-        return "two-step", tune_two_step(task, length, n_sequences=1000)._asdict(), False
-    beta = read(model, task, evidence.tokens).beta
-    if beta.r2 >= CLEAR_R2 and beta.value > 0:
-        return "one-step", {"beta": beta.value}, True
-    return "one-step", {"beta": usual_beta(task, length)}, False
-
-
-def construction_of(task: MTDTask, length: int, constants: dict[str, float]) -> LensTransformer:
-    """The one-step construction for one named constant, the two-step one for four."""
-    return construction_with(
-        task, length, TwoStepConstants(**constants) if len(constants) > 1 else constants["beta"]
+    own = attention_of(model, sequence, patterns=layers, last_only=False).patterns
+    ideal: dict[int, Tensor] = {}
+    if reference is not None:
+        ideal = attention_of(reference, sequence, patterns=layers, last_only=False).patterns
+    heads = []
+    maps = []
+    shown = slice(-min(MAP_POSITIONS, length), None)
+    for layer in layers:
+        role = None if explanation.roles is None else explanation.roles[layer]
+        meant = ideal[layer].double().mean(1) if layer in ideal else None
+        for head in range(own[layer].shape[1]):
+            pattern = own[layer][:, head].double()
+            falls = None
+            if role is LayerRole.REWEIGHT:
+                falls = _fall(model, sequence, task, evidence, explanation, layer, head)
+            compare = _HeadComparer(task, evidence, layer, head, own[layer].shape[1], role)
+            heads.append(compare(pattern, meant, falls))
+            there = None if meant is None else meant[0, shown, shown]
+            maps.append(AttentionMap(layer + 1, head + 1, pattern[0, shown, shown], there))
+    return AttentionComparison(
+        layers=tuple(heads),
+        construction="" if reference is None else explanation.algorithm.label,
+        no_construction=explanation.no_implementation,
+        constants=explanation.constants,
+        fitted=explanation.fitted,
+        constants_text=f"{explanation.describe_constants()}, {explanation.source}",
+        maps=tuple(maps),
+        map_tokens=tuple(sequence[0, shown].tolist()),
+        order=task.n_components,
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 
-def counterpart(layer: int, n_layers: int, n_reference: int) -> int:
-    """First and last layers answer each other, whatever the depth; between them in order."""
-    if layer == n_layers - 1:
-        return n_reference - 1
-    return min(layer, n_reference - 2)
+@dataclass(frozen=True, eq=False)
+class _HeadComparer:
+    """Compares one head's attention with the reference construction's layer."""
+
+    task: Task
+    evidence: Evidence
+    layer: int
+    head: int
+    n_heads: int
+    role: LayerRole | None
+
+    def __call__(
+        self,
+        own: Float64[Tensor, "batch query key"],
+        ideal: Float64[Tensor, "batch query key"] | None,
+        falls: Slope | None,
+    ) -> HeadComparison:
+        warm_up = self.task.warm_up
+        everywhere = self.layer == 0 and (self.role is None or self.role.counts_everywhere)
+        counts = slice(warm_up, None) if everywhere else slice(-1, None)
+        missing = torch.full_like(own[0, :, 0], math.nan)
+        distances = missing if ideal is None else total_variation(own, ideal).mean(0)
+        visible = torch.ones_like(own[0]).tril()
+        uniform = visible / visible.sum(-1, keepdim=True)
+        control = missing if ideal is None else total_variation(uniform, ideal).mean(0)
+        mass, correlation = self._on_lags(own, everywhere)
+        averaged = torch.zeros_like(own[:, -1])
+        averaged[:, warm_up:] = 1 / self.evidence.n_steps
+        return HeadComparison(
+            layer=self.layer + 1,
+            head=self.head + 1,
+            n_heads=self.n_heads,
+            role=self.role,
+            total_variation=distances,
+            distance=distances[counts].mean().item(),
+            uniform_distance=control[counts].mean().item(),
+            mass_on_lags=mass,
+            responsibility_correlation=correlation,
+            distance_from_uniform=total_variation(own[:, -1], averaged).mean().item(),
+            falls_with=falls,
+        )
+
+    def _on_lags(
+        self, own: Float64[Tensor, "batch query key"], everywhere: bool
+    ) -> tuple[float, float]:
+        """Attention on the lags, and its correlation with γ where that makes sense."""
+        offsets = lag_offsets(self.task)
+        if offsets is None:
+            return math.nan, math.nan
+        by_offset = attention_by_offset(own[:, None])[:, 0]
+        if not everywhere:
+            return by_offset[:, -1, offsets].sum(-1).mean().item(), math.nan
+        sources = [offset + 1 for offset in offsets]
+        lags = by_offset[:, self.task.warm_up :, sources]
+        shares = lags / lags.sum(-1, keepdim=True).clamp_min(1e-12)
+        correlation = _correlation(shares, self.evidence.responsibilities())
+        return lags.sum(-1).mean().item(), correlation
 
 
-def _compare(
+def _fall(
+    model: LensTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    task: Task,
     evidence: Evidence,
+    explanation: Explanation,
     layer: int,
-    n_layers: int,
-    own: Float64[Tensor, "batch query key"],
-    ideal: Float64[Tensor, "batch query key"],
-) -> LayerComparison:
-    order = evidence.task.order
-    distances = total_variation(own, ideal).mean(0)
-    visible = torch.ones_like(own[0]).tril()
-    control = total_variation(visible / visible.sum(-1, keepdim=True), ideal).mean(0)
-    by_offset = attention_by_offset(own[:, None])[:, 0]
-    last = own[:, -1]
-    uniform = torch.zeros_like(last)
-    uniform[:, order:] = 1 / (evidence.length - order)
-    if layer == 0 and n_layers > 1:
-        lags = by_offset[:, order:, 1 : order + 1]
-        distance, uniform_distance = distances[order:].mean().item(), control[order:].mean().item()
-        mass = lags.sum(-1).mean().item()
-        correlation = _correlation(
-            lags / lags.sum(-1, keepdim=True).clamp_min(1e-12), evidence.responsibilities
-        )
-    else:
-        distance, uniform_distance, correlation = distances[-1].item(), control[-1].item(), math.nan
-        mass = by_offset[:, -1, :order].sum(-1).mean().item()
-    return LayerComparison(
-        layer + 1,
-        distances,
-        distance,
-        uniform_distance,
-        mass,
-        correlation,
-        total_variation(last, uniform).mean().item(),
-        None,
-    )
-
-
-def _with_fall(
-    comparison: LayerComparison, model: LensTransformer, evidence: Evidence
-) -> LayerComparison:
-    """How the log-attention of the last query falls with w¹·γ_i over the positions i that have
-    their lags.
-
-    w¹ is taken with layer 3's own β, or with the task's optimum where layer 3 takes no step of its
-    own.
-    """
-    task, layer = evidence.task, comparison.layer - 1
-    beta = first_step_beta(model, task, evidence.tokens)
-    weights = one_step_weights(
-        evidence, usual_beta(task, evidence.length) if beta is None else beta
-    )
-    logs = attention(model, evidence.tokens, log_at_last=[layer], last_only=False).log_at_last[
-        layer
-    ]
-    explanations = torch.einsum("btg,bg->bt", evidence.responsibilities, weights)
-    # Static scores by position are no re-weighting: both sides without each position's mean over
-    # sequences.
-    fall = fit_slope(varying(explanations), varying(logs.flip(-1)[:, task.order :]))
-    return LayerComparison(**{**vars(comparison), "falls_with": fall})
+    head: int,
+) -> Slope:
+    """How the last query's log-attention falls with w¹·γ_i over the positions with evidence."""
+    values = explanation.algorithm.run(evidence, **explanation.constants)
+    explained = torch.einsum("btg,bg->bt", values["responsibilities"], values["first_weights"])
+    logs = attention_of(model, tokens, log_at_last=[layer], last_only=False).log_at_last[layer]
+    by_position = logs[:, head].flip(-1)[:, task.warm_up :]
+    # Static scores by position are no re-weighting: each position's mean over sequences is taken
+    # out on both sides.
+    return fit_slope(varying(explained), varying(by_position))
 
 
 def _correlation(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"]) -> float:

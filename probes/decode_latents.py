@@ -1,5 +1,4 @@
-"""Where does each quantity of the algorithm live? Linear probes from every named block at the last
-position.
+"""Where does each quantity of the algorithm live? Linear probes from every stream block.
 
 Ridge regression on half of the sequences, R² on the other half. Two controls: labels shuffled over
 sequences (what a probe of this size finds in noise) and the same architecture with fresh weights
@@ -7,7 +6,6 @@ sequences (what a probe of this size finds in noise) and the same architecture w
 two.
 """
 
-import contextlib
 import copy
 import math
 from collections.abc import Mapping
@@ -18,23 +16,28 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.fitting import FAMILIES, Evidence, one_step_weights, usual_beta
-from mtdinterp.models import LensTransformer
-from mtdinterp.readout import first_step_beta, sequences, some_to_read
-from mtdinterp.task import MTDTask
+from mtdinterp.criteria import DECODED
+from mtdinterp.errors import CannotCompute
+from mtdinterp.evidence import Evidence
+from mtdinterp.explanation import Explanation, explain
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Table, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import probe_sequences, readable_sequences
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.results import Result
+from mtdinterp.tasks import Task
 
 QUANTITIES = {
     "responsibilities": "γ of the last token",
-    "mean_responsibilities": "Γ, the average of γ",
+    "mean_responsibilities": "Γ, the mean of γ",
     "one_step_weights": "softmax(β·Γ)",
     "posterior_mean": "exact posterior mean",
     "true_weights": "λ that made the sequence",
 }
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
-"""Ridge penalties to choose from, in units of a feature's variance times the number of sequences.
-"""
-FOUND = 0.9
-"""A quantity is said to live where it is decoded with at least this R² beyond the controls."""
+"""Ridge penalties to choose from, in units of a feature's variance times the number of
+sequences."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +50,41 @@ class Decoding:
 
     @property
     def selectivity(self) -> float:
+        """R² beyond the larger control."""
         return self.r2 - max(self.shuffled_r2, self.untrained_r2, 0.0)
 
 
-@dataclass(frozen=True)
-class LatentDecoding:
+@dataclass(frozen=True, kw_only=True)
+class LatentDecoding(Result):
     """R² of every quantity from every place, with controls."""
 
     table: dict[str, dict[str, Decoding]]
-    """By quantity, then by place: a named block of the stream, or a layer's attention at the last
-    query."""
+    """By quantity, then by place: a named stream block, or a head's attention at the last query."""
     widths: dict[str, int]
     """Features of every place."""
     beta: float
-    """Of the one-step weights: by the attention of the layer that takes the first step."""
+    """Of the one-step weights: the first constant of the model's explanation."""
     ceiling: float
-    """R² of the exact posterior mean itself as a prediction of λ: no reading of the sequence can do
+    """R² of the exact posterior mean as a prediction of λ: no reading of the sequence does
     better."""
+    left_out: dict[str, str]
+    """Quantities that could not be computed, and why."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
         """Where a quantity is decoded best; of equals, the narrowest place."""
         places = self.table[quantity]
         top = max(places, key=lambda place: (round(places[place].r2, 3), -self.widths[place]))
         return top, places[top]
+
+    def limit(self, quantity: str) -> float:
+        """The largest R² that is possible."""
+        has_ceiling = quantity == "true_weights" and self.ceiling > 0
+        return self.ceiling if has_ceiling else 1.0
+
+    def is_decoded(self, quantity: str) -> bool:
+        """Whether a quantity is read with an R² well beyond the controls."""
+        _, found = self.best(quantity)
+        return found.selectivity >= DECODED * self.limit(quantity)
 
     def summary(self) -> str:
         lines = [
@@ -78,128 +93,190 @@ class LatentDecoding:
         ]
         for name, meaning in QUANTITIES.items():
             if name not in self.table:
-                lines.append(
-                    f"  {meaning:<28} not computed: the exact rule would be too large here"
-                )
+                why = self.left_out.get(name, "the sequences were given without it")
+                lines.append(f"  {meaning:<28} not computed: {why}")
                 continue
             place, found = self.best(name)
-            limit = self.ceiling if name == "true_weights" and self.ceiling > 0 else 1.0
-            words = f", at most {limit:.3f} possible" if limit < 1 else ""
-            words += "" if found.selectivity >= FOUND * limit else ": weak"
+            limit = self.limit(name)
+            possible = f", at most {limit:.3f} possible" if limit < 1 else ""
+            weak = "" if self.is_decoded(name) else ", weak"
             lines.append(
                 f"  {meaning:<28} {found.r2:.3f} from {place} (shuffled {found.shuffled_r2:.3f}, "
-                "untrained "
-                f"{found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}{words})"
+                f"untrained {found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}"
+                f"{possible}{weak})"
             )
+        lines.append(f"  weak: selectivity below {DECODED:.0%} of what is possible")
         return "\n".join(lines)
 
+    def blocks(self) -> list[Block]:
+        rows = []
+        for name, meaning in QUANTITIES.items():
+            if name not in self.table:
+                continue
+            place, found = self.best(name)
+            rows.append(
+                (
+                    meaning,
+                    place,
+                    f"{found.r2:.3f}",
+                    f"{found.shuffled_r2:.3f}",
+                    f"{found.untrained_r2:.3f}",
+                    f"{found.selectivity:.3f}" + ("" if self.is_decoded(name) else " (weak)"),
+                )
+            )
+        header = ("quantity", "best read from", "R²", "shuffled labels", "untrained model")
+        notes = [f"Weak: selectivity below {DECODED:.0%} of what is possible."]
+        if math.isfinite(self.ceiling):
+            notes.append(
+                f"λ itself can be known to R² {self.ceiling:.3f} at most: that of the exact "
+                "posterior mean."
+            )
+        notes += [
+            f"Not computed: {QUANTITIES[name]} ({why})." for name, why in self.left_out.items()
+        ]
+        return [Table((*header, "selectivity"), tuple(rows)), Text(tuple(notes), "soft")]
 
+
+@register_probe("decode_latents", label="where the algorithm's quantities can be read linearly")
 def decode_latents(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike | None = None,
     *,
     n_sequences: int = 1024,
     seed: int = 0,
+    explanation: Explanation | None = None,
 ) -> LatentDecoding:
-    """A table of where γ, Γ, the one-step weights, the posterior mean and λ can be read.
+    """Where γ, Γ, the one-step weights, the posterior mean and λ can be read.
 
-    With given tokens their true weights are unknown, and that row is left out.
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        tokens: sequences [batch, pos] to probe on; drawn from the task if None. With given tokens
+            the true weights are unknown, and that row is left out.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
+        explanation: that of the model, if it is known already.
+
+    Returns:
+        R² of every quantity from every place, with controls.
     """
     true_weights = None
     if tokens is None:
-        tokens = sequences(model, task, None, n_sequences, seed, least=16)
+        sequence = probe_sequences(model, task, None, n_sequences, seed, least=16)
         true_weights = task.sample(n_sequences, model.config.length, seed).weights
-    sequence = sequences(model, task, tokens, n_sequences, seed, least=16)
-    evidence = Evidence(task, sequence)
-    shown, fresh = _shown(model, sequence), _shown(_untrained(model, seed), sequence)
+    else:
+        sequence = probe_sequences(model, task, tokens, n_sequences, seed, least=16)
+    if explanation is None:
+        explanation = explain(model, task, length=sequence.shape[1], seed=seed)
+    beta = next(iter(explanation.constants.values()))
+    labels, left_out = _labels(task.evidence(sequence), beta, true_weights)
+    shown = _features(model, sequence)
+    fresh = _features(_untrained(model, seed), sequence)
     places = _places(shown)
-    beta = first_step_beta(model, task, some_to_read(sequence))
-    if beta is None:
-        beta = usual_beta(task, evidence.length)
-    labels = _labels(evidence, beta, true_weights)
     shuffled = torch.randperm(len(sequence), generator=torch.Generator().manual_seed(seed))
-    stacked = torch.cat([*labels.values(), *(label[shuffled] for label in labels.values())], dim=1)
+    controls = [label[shuffled] for label in labels.values()]
+    stacked = torch.cat([*labels.values(), *controls], dim=1)
     table: dict[str, dict[str, Decoding]] = {name: {} for name in labels}
     for place, where in places.items():
-        found, control = (
-            _held_out_r2(features[where], stacked, task.order) for features in (shown, fresh)
-        )
+        found = _held_out_r2(shown[where], stacked, task.n_components)
+        untrained = _held_out_r2(fresh[where], stacked, task.n_components)
         for i, name in enumerate(labels):
             table[name][place] = Decoding(
-                found[i].item(), found[i + len(labels)].item(), control[i].item()
+                found[i].item(), found[i + len(labels)].item(), untrained[i].item()
             )
     ceiling = math.nan
     if true_weights is not None and "posterior_mean" in labels:
-        ceiling = _r2(labels["posterior_mean"], true_weights, task.order).item()
+        ceiling = _r2(labels["posterior_mean"], true_weights, task.n_components).item()
     return LatentDecoding(
-        table, {place: shown[where].shape[1] for place, where in places.items()}, beta, ceiling
+        table=table,
+        widths={place: shown[where].shape[1] for place, where in places.items()},
+        beta=beta,
+        ceiling=ceiling,
+        left_out=left_out,
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 
 Where = tuple[str, int]
-"""A block of the stream, or "attention", and the layer after which it is read (0: the embedding).
-"""
+"""A stream block, or a head's attention, and the layer after which it is read (0: embedding)."""
+ATTENTION = "attention"
 
 
-def _shown(
+def _features(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"]
 ) -> dict[Where, Float64[Tensor, "batch feature"]]:
-    """Every block after every layer, and every layer's attention by offset (mean over heads), at
-    the last position."""
-    n_layers = len(model.blocks)
-    names = ["hook_embed", *(f"blocks.{layer}.hook_resid_post" for layer in range(n_layers))]
-    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(n_layers)]
-    parts: list[dict[Where, Tensor]] = []
-    for part in tokens.split(len(some_to_read(tokens))):
-        with torch.no_grad():
-            _, cache = model.run_with_cache(part, last_only=True, names_filter=[*names, *patterns])
-        parts.append(
-            {
-                (block, layer): cache[name][:, -1, columns].double()
-                for layer, name in enumerate(names)
-                for block, columns in model.stream.items()
-            }
-        )
-        parts[-1] |= {
-            ("attention", layer): cache[name][:, :, -1].double().mean(1).flip(-1)
-            for layer, name in enumerate(patterns, start=1)
-        }
+    """Every block after every layer, and every head's attention by offset, at the last position."""
+    parts = []
+    for part in tokens.split(len(readable_sequences(tokens))):
+        parts.append(_features_of_part(model, part))
     return {where: torch.cat([part[where] for part in parts]) for where in parts[0]}
+
+
+def _features_of_part(
+    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
+) -> dict[Where, Float64[Tensor, "batch feature"]]:
+    layers = range(len(model.blocks))
+    streams = ["hook_embed", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
+    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, last_only=True, names_filter=[*streams, *patterns])
+    found: dict[Where, Tensor] = {}
+    for layer, name in enumerate(streams):
+        last = cache[name][:, -1].cpu().double()
+        for block, columns in model.stream.items():
+            found[block, layer] = last[:, columns]
+    for layer, name in enumerate(patterns, start=1):
+        by_head = cache[name][:, :, -1].cpu().double().flip(-1)
+        n_heads = by_head.shape[1]
+        for head in range(n_heads):
+            label = ATTENTION if n_heads == 1 else f"H{head + 1}.{ATTENTION}"
+            found[label, layer] = by_head[:, head]
+    return found
 
 
 def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
     """What is worth probing, by name: a block that a layer leaves as it was is listed once.
 
-    Where several layers write to a block, as in an additive stream, its name says after which:
+    If several layers write to a block, as in an additive stream, its name says after which:
     `residual@L0` is the embedding, `residual@L1` what it is after layer 1.
     """
     versions: dict[str, list[int]] = {}
+    attention: dict[str, Where] = {}
     for (block, layer), value in shown.items():
+        if block.endswith(ATTENTION):
+            attention[f"L{layer}.{block}"] = (block, layer)
+            continue
         known = versions.setdefault(block, [])
         before = shown[block, known[-1]] if known else torch.zeros_like(value)
-        if block == "attention" or not torch.equal(value, before):
+        if not torch.equal(value, before):
             known.append(layer)
-    names = {
-        block if len(layers) == 1 else f"{block}@L{layer}": (block, layer)
-        for block, layers in versions.items()
-        if block != "attention"
-        for layer in layers
-    }
-    return names | {f"L{layer}.attention": ("attention", layer) for layer in versions["attention"]}
+    names: dict[str, Where] = {}
+    for block, layers in versions.items():
+        for layer in layers:
+            name = block if len(layers) == 1 else f"{block}@L{layer}"
+            names[name] = (block, layer)
+    return names | attention
 
 
-def _labels(evidence: Evidence, beta: float, true_weights: Tensor | None) -> dict[str, Tensor]:
+def _labels(
+    evidence: Evidence, beta: float, true_weights: Tensor | None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The quantities to decode, and those that cannot be computed with the reason."""
     labels = {
-        "responsibilities": evidence.responsibilities[:, -1],
+        "responsibilities": evidence.responsibilities()[:, -1],
         "mean_responsibilities": evidence.mean_responsibilities,
-        "one_step_weights": one_step_weights(evidence, beta),
+        "one_step_weights": ESTIMATORS["one_step"].weights(evidence, beta=beta),
     }
-    with contextlib.suppress(ValueError):  # many lags on a long sequence: too large a rule
-        labels["posterior_mean"] = FAMILIES["exact_bayes"].weights(evidence, {})
+    left_out = {}
+    try:
+        labels["posterior_mean"] = ESTIMATORS["exact_bayes"].weights(evidence)
+    except CannotCompute as error:
+        left_out["posterior_mean"] = str(error)
     if true_weights is not None:
         labels["true_weights"] = true_weights
-    return labels
+    return labels, left_out
 
 
 def _untrained(model: LensTransformer, seed: int) -> LensTransformer:
@@ -213,10 +290,11 @@ def _untrained(model: LensTransformer, seed: int) -> LensTransformer:
 
 
 def _held_out_r2(
-    features: Float64[Tensor, "batch feature"], labels: Float64[Tensor, "batch label"], order: int
+    features: Float64[Tensor, "batch feature"],
+    labels: Float64[Tensor, "batch label"],
+    n_components: int,
 ) -> Float64[Tensor, " quantity"]:
-    """Ridge from a place to all labels at once; R² of every quantity (`order` columns each) on the
-    second half.
+    """R² on the second half of a ridge regression from a place to all labels at once.
 
     The penalty is chosen for each quantity on a quarter of the first half that the fit does not
     see.
@@ -224,25 +302,22 @@ def _held_out_r2(
     half = len(features) // 2
     cut = half - half // 4
     train, choose, test = slice(0, cut), slice(cut, half), slice(half, None)
-    centre, scale = features[:half].mean(0), features[:half].std(0)
+    centre = features[:half].mean(0)
+    scale = features[:half].std(0)
     used = scale > 1e-9 * features[:half].abs().max()
+    if not used.any():
+        return torch.zeros(labels.shape[1] // n_components, dtype=torch.float64)
     x = (features[:, used] - centre[used]) / scale[used]
     y = labels - labels[:half].mean(0)
-    if not used.any():
-        return torch.zeros(labels.shape[1] // order, dtype=torch.float64)
-    chosen = torch.stack(
-        [
-            _r2(x[choose] @ _ridge(x[train], y[train], penalty), y[choose], order)
-            for penalty in PENALTIES
-        ]
-    ).argmax(0)
-    tested = torch.stack(
-        [
-            _r2(x[test] @ _ridge(x[:half], y[:half], penalty), y[test], order)
-            for penalty in PENALTIES
-        ]
-    )
-    return tested.gather(0, chosen[None])[0]
+    chosen = []
+    tested = []
+    for penalty in PENALTIES:
+        partial = _ridge(x[train], y[train], penalty)
+        chosen.append(_r2(x[choose] @ partial, y[choose], n_components))
+        full = _ridge(x[:half], y[:half], penalty)
+        tested.append(_r2(x[test] @ full, y[test], n_components))
+    best = torch.stack(chosen).argmax(0)
+    return torch.stack(tested).gather(0, best[None])[0]
 
 
 def _ridge(x: Tensor, y: Tensor, penalty: float) -> Float64[Tensor, "feature label"]:
@@ -250,9 +325,9 @@ def _ridge(x: Tensor, y: Tensor, penalty: float) -> Float64[Tensor, "feature lab
     return torch.linalg.solve(gram, x.T @ y)
 
 
-def _r2(prediction: Tensor, truth: Tensor, order: int) -> Float64[Tensor, " quantity"]:
-    """Of each quantity over all its entries together."""
-    groups = (len(truth), -1, order)
+def _r2(prediction: Tensor, truth: Tensor, n_components: int) -> Float64[Tensor, " quantity"]:
+    """R² of each quantity over all its entries together."""
+    groups = (len(truth), -1, n_components)
     error = (prediction - truth).view(groups).square().sum((0, 2))
     spread = (truth - truth.mean(0)).view(groups).square().sum((0, 2))
     return 1 - error / spread.clamp_min(1e-300)

@@ -1,224 +1,386 @@
 """Which estimator explains the model's predictions best?
 
-Every family's constants are fitted to the model on half of the sequences, KL(model ‖ estimator) is
-taken on the other half, and constants have a price. Families that agree on the prior are told apart
-on sequences that the model never saw the like of: weights at the corners, weights near uniform,
-tokens with other statistics. Of families that cannot be told apart, the one with the fewest
-constants is named.
+Every registered estimator's constants are fitted to the model on half of the sequences,
+KL(model ‖ estimator) is measured on the other half, and constants have a price. Estimators that
+agree on the prior are told apart on sequences unlike the prior's: weights at the corners, weights
+near uniform, tokens with other statistics. Of estimators that cannot be told apart, the one with
+the fewest constants is named.
 """
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, check_option
-from mtdinterp.fitting import EXPLAINED, FAMILIES, RESOLUTION, WORDS, Constants, Evidence, explained
-from mtdinterp.metrics import bootstrap_interval
-from mtdinterp.models import LensTransformer
+from mtdinterp.checks import ArrayLike
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOLUTION, TELLABLE
+from mtdinterp.errors import CannotCompute
+from mtdinterp.estimators import Constants, Fit
+from mtdinterp.evidence import Evidence
+from mtdinterp.metrics import (
+    bootstrap_interval,
+    clip_to_distribution,
+    divergences,
+    mean_stderr,
+    share_explained,
+)
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.naming import UNIFORM, Naming, naming_of, naming_sentence
 from mtdinterp.native.threads import torch_on_one_thread
-from mtdinterp.readout import predictions, sequences
-from mtdinterp.task import MTDTask
+from mtdinterp.pages.blocks import Block, Table, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import predictions_of, probe_sequences
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.results import Result
+from mtdinterp.tasks import Task
 
-PRICE = 1.15
-"""What constants cost: a family must be nearer by this factor for each one beyond the first.
-Without it four constants always win on a trained model, since they find some quirk of it that one
-constant does not."""
-CLOSE, TELLABLE = 1.05, 1.5
-"""Families within the first factor of the best, constants paid for, are not told apart, however
-many sequences there are; beyond the second they are, however few: divergences have heavy tails, and
-their standard errors little to say."""
+Divergences = dict[str, Float64[Tensor, " batch"]]
+"""KL(model ‖ estimator) of every sequence, by estimator."""
 
 
-@dataclass(frozen=True)
-class AlgorithmIdentification:
-    """The family that explains the model best, and how far every family is from it."""
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmIdentification(Result):
+    """The estimator that explains the model best, and how far every estimator is from it."""
 
     best: str
     divergences: dict[str, float]
     """Mean KL(model ‖ estimator) on held-out sequences of the prior."""
     intervals: dict[str, tuple[float, float]]
-    """95% bootstrap intervals of the same."""
+    """95 % bootstrap intervals of the same."""
     parameters: dict[str, Constants]
-    """Constants fitted to the model on the other half."""
+    """Constants fitted to the model on the other half, and what they stand for."""
+    at_bound: dict[str, tuple[str, ...]]
+    """Constants that ended on a bound of their range: the predictions do not determine them."""
     shifted: dict[str, dict[str, float]]
-    """The same divergences on shifted sequences, by condition, with the constants of the prior."""
+    """The same divergences on shifted sequences, by condition, with the same constants."""
     best_shifted: dict[str, str]
     tied: tuple[str, ...]
-    """Families that the sequences cannot tell from the best."""
+    """Estimators that the sequences cannot tell from the best."""
     explained: float
-    """1 - KL(model ‖ best) / KL(model ‖ the token marginal)."""
+    """1 - KL(model ‖ best) / KL(model ‖ the model's mean prediction)."""
+    beyond_uniform: float
+    """1 - KL(model ‖ best) / KL(model ‖ uniform weights)."""
     left_out: dict[str, str]
-    """Families that could not be computed, and why."""
+    """Estimators that could not be computed, and why."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The best and those that the evidence does not separate from it."""
+        return (self.best, *self.tied)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the evidence separates the best from all others."""
+        return not self.tied
+
+    @property
+    def naming(self) -> Naming:
+        """How the best may be named."""
+        return naming_of(self.best, self.explained, self.beyond_uniform)
+
+    @property
+    def label(self) -> str:
+        """The best in words; a negative step is said to be one."""
+        label = ESTIMATORS[self.best].label
+        if self.parameters[self.best].get("beta", 0.0) < 0:
+            return f"{label} with a negative step, against the likelihood"
+        return label
+
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        return naming_sentence(
+            self.naming, self.best, self.label, self.explained, self.beyond_uniform
+        )
+
+    def tie_sentence(self) -> str:
+        """Which estimators are as near; empty if there are none."""
+        if not self.tied:
+            return ""
+        labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
+        return f"Predictions alone do not tell it from {labels}."
+
+    def constants_text(self, name: str) -> str:
+        """An estimator's fitted constants with their symbols."""
+        symbols = {constant.name: constant.symbol for constant in ESTIMATORS[name].constants}
+        symbols["learning_rate"] = "η"
+        words = []
+        for key, value in self.parameters[name].items():
+            bound = " (at the bound)" if key in self.at_bound[name] else ""
+            words.append(f"{symbols.get(key, key)} = {value:.3g}{bound}")
+        return ", ".join(words)
+
+    def by_divergence(self) -> list[str]:
+        """Estimators from nearest to farthest."""
+        return sorted(self.divergences, key=self.divergences.__getitem__)
 
     def summary(self) -> str:
-        lines = ["KL(model ‖ estimator), constants fitted to the model (95% interval)"]
-        for name in sorted(self.divergences, key=self.divergences.__getitem__):
+        lines = ["KL(model ‖ estimator), constants fitted to the model (95 % interval)"]
+        for name in self.by_divergence():
             low, high = self.intervals[name]
-            constants = ", ".join(
-                f"{key} = {value:.3g}" for key, value in self.parameters[name].items()
-            )
             interval = f"{self.divergences[name]:.2e} [{low:.1e}, {high:.1e}]"
-            lines.append(f"  {WORDS[name]:<52} {interval}  {constants}".rstrip())
-        lines += [f"  {WORDS[name]:<52} not computed: {why}" for name, why in self.left_out.items()]
-        if self.explained < EXPLAINED:
-            lines.append(
-                f"None of these explains the model: the nearest is {WORDS[self.best]}, and that "
-                "explains "
-                f"{max(0.0, self.explained):.0%} of how it differs from the token marginal."
-            )
-            return "\n".join(lines)
-        lines.append(
-            f"The model predicts like {WORDS[self.best]}, which explains {self.explained:.1%} of "
-            "how it "
-            "differs from the token marginal."
-        )
-        if self.best == "uniform":
+            label = ESTIMATORS[name].label
+            lines.append(f"  {label:<52} {interval}  {self.constants_text(name)}".rstrip())
+        for name, why in self.left_out.items():
+            lines.append(f"  {ESTIMATORS[name].label:<52} not computed: {why}")
+        lines.append(self.sentence())
+        if self.best == UNIFORM and self.naming is Naming.LIKE:
             lines.append("It infers nothing in context: this is where training stalls.")
         if self.tied:
-            lines.append(f"Not told apart from it: {', '.join(WORDS[name] for name in self.tied)}.")
-        for condition, name in self.best_shifted.items():
-            agrees = "the same" if name == self.best else WORDS[name]
-            against = self.shifted[condition].get(self.best)
-            lines.append(
-                f"  {condition}: {agrees} ({self.shifted[condition][name]:.2e}"
-                + ("" if name == self.best or against is None else f", against {against:.2e}")
-                + ")"
-            )
+            lines.append(self.tie_sentence())
+        if self.naming is not Naming.NONE:
+            lines += [f"  {text}" for text in self._shift_lines()]
         return "\n".join(lines)
 
+    def _shift_lines(self) -> Iterable[str]:
+        yield (
+            "On shifted sequences, with the same constants, the simplest estimator that is not "
+            "told from the nearest:"
+        )
+        for condition, name in self.best_shifted.items():
+            found = self.shifted[condition]
+            own = found.get(self.best)
+            label = "the same" if name == self.best else ESTIMATORS[name].label
+            compared = "" if name == self.best or own is None else f"; the one named {own:.2e}"
+            yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
 
+    def claims(self) -> tuple[Claim, ...]:
+        infers = self.best != UNIFORM
+        explained = self.beyond_uniform if infers else self.explained
+        needed = NAMED if infers else AS_UNIFORM
+        rest = "what it does beyond uniform weights" if infers else "how predictions differ"
+        low, high = self.intervals[self.best]
+        uniform = self.divergences.get(UNIFORM, float("nan"))
+        return (
+            Claim(
+                claim="A known estimator explains the model's predictions",
+                status=decide(self.naming is Naming.LIKE),
+                evidence=f"KL(model ‖ {self.label}), and the share of {rest} it explains",
+                number=f"{self.divergences[self.best]:.1e} [{low:.1e}, {high:.1e}] "
+                f"({explained:.1%})",
+                threshold=f"≥ {needed:.0%} explained",
+                control=f"uniform weights {uniform:.1e}",
+                n_sequences=self.n_sequences,
+                seed=self.seed,
+            ),
+            Claim(
+                claim="The model infers weights in context",
+                status=decide(infers and self.beyond_uniform >= RESEMBLES),
+                evidence="Share of what it does beyond uniform weights that an estimator explains",
+                number=f"{max(0.0, self.beyond_uniform):.1%}",
+                threshold=f"≥ {RESEMBLES:.0%}",
+                control="uniform weights 0 %",
+                n_sequences=self.n_sequences,
+                seed=self.seed,
+            ),
+            self._decided_claim(),
+        )
+
+    def _decided_claim(self) -> Claim:
+        named = self.naming is not Naming.NONE
+        return Claim(
+            claim="Predictions alone single out one estimator",
+            status=decide(self.decided) if named else Status.UNDECIDABLE,
+            evidence="Estimators within a standard error or a small factor of the nearest",
+            number=f"{len(self.candidates)}: {', '.join(self.candidates)}",
+            threshold=f"one, nearer than all others by a factor {CLOSE:g} or 2 standard errors",
+            control=f"{len(self.divergences)} estimators compared",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason="" if named else "no estimator explains the model",
+        )
+
+    def blocks(self) -> list[Block]:
+        rows = []
+        for name in self.by_divergence():
+            low, high = self.intervals[name]
+            rows.append(
+                (
+                    ESTIMATORS[name].label,
+                    f"{self.divergences[name]:.2e}",
+                    f"{low:.1e} to {high:.1e}",
+                    self.constants_text(name),
+                )
+            )
+        for name, why in self.left_out.items():
+            rows.append((ESTIMATORS[name].label, "not computed", "", why))
+        shifted = []
+        for condition, name in self.best_shifted.items():
+            found = self.shifted[condition]
+            own = f"{found[self.best]:.2e}" if self.best in found else "—"
+            shifted.append((condition, ESTIMATORS[name].label, f"{found[name]:.2e}", own))
+        header = ("estimator", "KL(model ‖ it)", "95 % interval", "constants fitted to the model")
+        rule = (
+            "Of estimators that cannot be told apart the one with the fewest constants is named; "
+            f"each constant beyond the first must bring it nearer by a factor {PRICE:g}."
+        )
+        shifts = "On sequences unlike the prior's, with the same constants:"
+        shift_header = ("sequences", "named there", "its KL", "KL of the one named above")
+        sentences = tuple(text for text in (self.sentence(), self.tie_sentence()) if text)
+        return [
+            Text(sentences),
+            Table(header, tuple(rows)),
+            Text((rule, shifts), "soft"),
+            Table(shift_header, tuple(shifted)),
+        ]
+
+
+@register_probe("identify_algorithm", label="which estimator explains its predictions best")
 @torch_on_one_thread()
 def identify_algorithm(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike | None = None,
     *,
     names: Sequence[str] | None = None,
     n_sequences: int = 1024,
     seed: int = 0,
 ) -> AlgorithmIdentification:
-    """Fit every family (or those named) to the model's predictions and say which explains them
-    best.
+    """Fit every estimator to the model's predictions and say which explains them best.
 
-    On given sequences or on `n_sequences` drawn from the task; shifted sequences, a quarter as
-    many, are always drawn.
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        tokens: sequences [batch, pos] to compare on; drawn from the task if None. Shifted
+            sequences, a quarter as many, are always drawn.
+        names: estimators to compare; all registered ones if None.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
+
+    Returns:
+        Divergences of every estimator, and the one that is named.
     """
-    for name in names if names is not None else ():
-        check_option("estimator", name, FAMILIES)
-    chosen = [name for name in FAMILIES if names is None or name in names]
-    if not chosen:
-        raise ValueError(f"names: expected at least one of {', '.join(FAMILIES)}")
-    sequence = sequences(model, task, tokens, n_sequences, seed, least=32)
-    length, half = sequence.shape[1], len(sequence) // 2
-    fitting, held = Evidence(task, sequence[:half]), Evidence(task, sequence[half:])
-    given = predictions(model, sequence)
-    parameters: dict[str, Constants] = {}
+    chosen = _chosen(names)
+    sequence = probe_sequences(model, task, tokens, n_sequences, seed, least=32)
+    given = predictions_of(model, sequence)
+    half = len(sequence) // 2
+    fitting = task.evidence(sequence[:half])
+    held = task.evidence(sequence[half:])
+    fits: dict[str, Fit] = {}
+    scores: Divergences = {}
     left_out: dict[str, str] = {}
-    scores: dict[str, Tensor] = {}
     for name in chosen:
+        estimator = ESTIMATORS[name]
         try:
-            parameters[name] = FAMILIES[name].fit(fitting, given[:half])
-            scores[name] = held.divergence(
-                given[half:], FAMILIES[name].weights(held, parameters[name])
-            )
-            if not scores[name].isfinite().all():
-                raise ValueError("it has no prediction for this prior")
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # many lags on a long sequence, or a prior that has no such rate
+            fit = estimator.fit(fitting, given[:half])
+            weights = estimator.weights(held, **fit.constants)
+        except CannotCompute as error:
             left_out[name] = str(error)
-            scores.pop(name, None)
-            parameters.pop(name, None)
+            continue
+        found = held.divergence(given[half:], weights)
+        if not found.isfinite().all():
+            left_out[name] = "its predictions are not finite numbers here"
+            continue
+        fits[name] = fit
+        scores[name] = found
     if not scores:
-        raise ValueError(f"names: none of these can be computed here: {left_out}")
-    shifts = {
-        condition: Evidence(task, drawn)
-        for condition, drawn in _shifted(task, length, max(64, len(sequence) // 4), seed).items()
-    }
-    shifted = {
-        condition: _score(evidence, predictions(model, evidence.tokens), parameters)
-        for condition, evidence in shifts.items()
-    }
-    ties = _ties(scores)
-    best = _simplest(ties, shifted.values())
+        raise CannotCompute(f"names: none of these can be computed here: {left_out}")
+    n_shifted = max(64, len(sequence) // 4)
+    shifted = _shifted_scores(model, task, fits, sequence.shape[1], n_shifted, seed)
+    n_constants = {name: len(fit.constants) for name, fit in fits.items()}
+    ties = _ties(scores, n_constants)
+    best = _simplest(ties, n_constants, shifted.values())
+    uniform = held.divergence(given[half:], held.uniform)
+    mean_prediction = given[half:].mean(0, keepdim=True).expand_as(given[half:])
+    clipped, _ = clip_to_distribution(given[half:])
+    constant = divergences(clipped, mean_prediction)
+    parameters = {}
+    for name, fit in fits.items():
+        derived = ESTIMATORS[name].derived(fitting, fit.constants)
+        parameters[name] = {**derived, **fit.constants}
     return AlgorithmIdentification(
         best=best,
-        divergences={name: value.mean().item() for name, value in scores.items()},
+        divergences=_means(scores),
         intervals={name: bootstrap_interval(value, seed=seed) for name, value in scores.items()},
         parameters=parameters,
-        shifted={
-            condition: {name: value.mean().item() for name, value in found.items()}
+        at_bound={name: fit.at_bound for name, fit in fits.items()},
+        shifted={condition: _means(found) for condition, found in shifted.items()},
+        best_shifted={
+            condition: _simplest(_ties(found, n_constants), n_constants)
             for condition, found in shifted.items()
         },
-        best_shifted={condition: _simplest(_ties(found)) for condition, found in shifted.items()},
         tied=tuple(name for name in ties if name != best),
-        explained=explained(held, given[half:], FAMILIES[best].weights(held, parameters[best])),
+        explained=share_explained(scores[best], constant),
+        beyond_uniform=share_explained(scores[best], uniform),
         left_out=left_out,
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 
-def _shifted(
-    task: MTDTask, length: int, n_sequences: int, seed: int
-) -> dict[str, Int[Tensor, "batch pos"]]:
-    """Sequences unlike the prior's, all of them possible under the task's own matrix."""
-    corners = torch.eye(task.order, dtype=torch.float64)[torch.arange(n_sequences) % task.order]
-    even = MTDTask(task.transition, task.order, concentration=50.0)
-    flat = task.transition.sqrt()
-    flatter = MTDTask(flat / flat.sum(-1, keepdim=True), task.order, task.concentration)
-    return {
-        "weights at the corners": task.sample(
-            n_sequences, length, [seed, 1], weights=corners
-        ).tokens,
-        "weights near uniform": even.sample(n_sequences, length, [seed, 2]).tokens,
-        "flatter token statistics": flatter.sample(n_sequences, length, [seed, 3]).tokens,
-    }
+def _chosen(names: Sequence[str] | None) -> list[str]:
+    """The estimators to compare, simplest first; an unknown name is an error."""
+    if names is None:
+        return list(ESTIMATORS)
+    wanted = {ESTIMATORS[name].name for name in names}
+    if not wanted:
+        raise ValueError(f"names: expected at least one of {', '.join(ESTIMATORS)}")
+    return [name for name in ESTIMATORS if name in wanted]
 
 
-def _score(
-    evidence: Evidence, given: Float64[Tensor, "batch vocab"], parameters: dict[str, Constants]
-) -> dict[str, Float64[Tensor, " batch"]]:
-    scores = {}
-    for name, constants in parameters.items():
-        with contextlib.suppress(
-            ValueError, RuntimeError
-        ):  # a sequence that needs too large a rule
-            scores[name] = evidence.divergence(given, FAMILIES[name].weights(evidence, constants))
+def _means(scores: Divergences) -> dict[str, float]:
+    return {name: value.mean().item() for name, value in scores.items()}
+
+
+def _shifted_scores(
+    model: LensTransformer,
+    task: Task,
+    fits: dict[str, Fit],
+    length: int,
+    n_sequences: int,
+    seed: int,
+) -> dict[str, Divergences]:
+    """Divergences on sequences unlike the prior's, by condition."""
+    found = {}
+    for number, variant in enumerate(task.shifted(), start=1):
+        tokens = variant.sample(n_sequences, length, [seed, number])
+        evidence = task.evidence(tokens)
+        found[variant.name] = _scores(evidence, predictions_of(model, tokens), fits)
+    return found
+
+
+def _scores(
+    evidence: Evidence, given: Float64[Tensor, "batch vocab"], fits: dict[str, Fit]
+) -> Divergences:
+    scores: Divergences = {}
+    for name, fit in fits.items():
+        try:
+            weights = ESTIMATORS[name].weights(evidence, **fit.constants)
+        except CannotCompute:  # such as a sequence that needs too large a rule: left out here
+            continue
+        scores[name] = evidence.divergence(given, weights)
     return scores
 
 
-def _ties(scores: dict[str, Float64[Tensor, " batch"]]) -> list[str]:
-    """The nearest family once constants are paid for, and those that are not clearly farther on the
-    same sequences."""
-    paid = {
-        name: (values + RESOLUTION) * PRICE ** max(0, FAMILIES[name].n_constants - 1)
-        for name, values in scores.items()
-    }
+def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
+    """The nearest estimator once constants are paid for, and those not clearly farther away."""
+    paid = {}
+    for name, values in scores.items():
+        price = PRICE ** max(0, n_constants[name] - 1)
+        paid[name] = (values + RESOLUTION) * price
     nearest = min(paid.values(), key=lambda values: values.mean().item())
+    level = nearest.mean().item()
     tied = []
     for name, values in paid.items():
         difference = values - nearest
-        stderr = difference.std().item() / len(difference) ** 0.5
-        least, most = ((factor - 1) * nearest.mean().item() for factor in (CLOSE, TELLABLE))
-        if difference.mean().item() <= max(least, min(1.96 * stderr, most)):
+        noise = min(1.96 * mean_stderr(difference), (TELLABLE - 1) * level)
+        if difference.mean().item() <= max((CLOSE - 1) * level, noise):
             tied.append(name)
     return tied
 
 
-def _simplest(ties: list[str], shifted: Iterable[dict[str, Tensor]] = ()) -> str:
-    """Of tied families those with the fewest constants, without those that a shift tells apart, and
-    the first of them.
+def _simplest(
+    ties: list[str], n_constants: dict[str, int], shifted: Iterable[Divergences] = ()
+) -> str:
+    """Of tied estimators the simplest, without those that shifted sequences tell apart.
 
-    `FAMILIES` is in order of simplicity: of mirror descents with one constant each, the one with
-    fewer steps.
+    Estimators come in order of simplicity: of mirror descents with one constant each, the one with
+    fewer steps first.
     """
-    fewest = min(FAMILIES[name].n_constants for name in ties)
-    simple = [name for name in ties if FAMILIES[name].n_constants == fewest]
+    fewest = min(n_constants[name] for name in ties)
+    simple = [name for name in ties if n_constants[name] == fewest]
     for found in shifted:
-        together = _ties({name: found[name] for name in simple if name in found})
+        together = _ties({name: found[name] for name in simple if name in found}, n_constants)
         simple = [name for name in simple if name in together or name not in found]
     return simple[0]

@@ -1,11 +1,10 @@
-"""Which learning rate did the model learn? β = η·m·(T-m), read at three levels that know nothing of
-each other.
+"""Which learning rate did the model learn? β = η·m·(T-m), read at three independent levels.
 
-Weights: what the last layer reads times what layer 1 writes, a multiple β_w of the identity in the
-construction; layer 1 need not attend to the lags alone, so its gain turns β_w into an effective β.
-Attention: how fast the last layer's log-attention grows with the mean responsibilities. Outputs:
-the one-step mirror descent nearest to the predictions. A five-layer model has four constants
-instead, of which only some combinations can be told from its predictions.
+Weights: what the last layer reads times what layer 1 writes is a multiple β_w of the identity in
+the construction; layer 1 need not attend to the lags alone, so its gain turns β_w into an effective
+β. Attention: how fast the last layer's log-attention grows with the mean responsibilities Γ.
+Outputs: the one-step mirror descent nearest to the predictions. A model whose depth allows two
+steps has four constants instead, of which its predictions determine only some combinations.
 """
 
 import math
@@ -14,30 +13,27 @@ from dataclasses import dataclass
 from jaxtyping import Float64
 from torch import Tensor
 
+from mtdinterp.algorithms.precision import Combination, precision_of
+from mtdinterp.algorithms.two_step import TwoStep, TwoStepConstants
 from mtdinterp.checks import ArrayLike
-from mtdinterp.estimators import TwoStepConstants
-from mtdinterp.fitting import (
-    EXPLAINED,
-    FAMILIES,
-    Combination,
-    Constants,
-    Evidence,
-    beta_of_theory,
-    explained,
-    fit_beta,
-    fit_two_step,
-    identify_combinations,
-    one_step_weights,
-    optimal_beta,
-)
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.construction.one_step_disentangled import weight_beta
+from mtdinterp.criteria import CLEAR_R2, EXPLAINED, NEAR_OPTIMUM, NOTHING_MOVES
+from mtdinterp.errors import CannotCompute, NotApplicable, NothingToTune
+from mtdinterp.estimators import Constants, tune_learning_rate
+from mtdinterp.estimators.mirror_descent import first_order_beta
+from mtdinterp.evidence import Evidence
+from mtdinterp.explanation import Explanation, explain
 from mtdinterp.metrics import clip_to_distribution
-from mtdinterp.models import LensTransformer
-from mtdinterp.readout import CLEAR_R2, predictions, read, sequences, some_to_read, weight_beta
-from mtdinterp.task import MTDTask
-
-FLAT = 1e-8
-"""Mean squared distance from the uniform-weights prediction below which there is nothing to
-explain."""
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import Slope, attention_of, branch_of, readable_sequences
+from mtdinterp.readings.mechanism import head_betas, head_paths, strongest
+from mtdinterp.readings.regression import NO_SLOPE
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.results import Result
+from mtdinterp.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -49,43 +45,50 @@ class TwoStepFit:
     combinations: tuple[Combination, ...]
     """Combinations of the constants (each over its natural size), from best to worst known."""
     explained: float
-    """Share of the predictions' divergence from the token marginal that the construction explains.
-    """
+    """Share of what the predictions have beyond uniform weights that the construction explains."""
+    at_bound: tuple[str, ...]
+    """Constants that ended on a bound of their range: the predictions do not determine them."""
+
+    @property
+    def n_identified(self) -> int:
+        """How many combinations of the constants the predictions determine."""
+        return sum(combination.identified for combination in self.combinations)
 
     def summary(self) -> str:
+        """The constants, and which combinations of them are identified."""
         if self.explained < EXPLAINED:
+            share = max(0.0, self.explained)
             return (
-                f"No constants of the two-step construction explain the predictions (at best "
-                f"{max(0.0, self.explained):.0%})."
+                "No constants of the two-step construction explain the predictions "
+                f"(at best {share:.0%})."
             )
-        sizes = ", ".join(
-            f"{name} = {value:.3g} ± {self.stderr[name]:.2g}"
-            for name, value in self.constants._asdict().items()
-        )
-        known = sum(combination.identified for combination in self.combinations)
+        sizes = []
+        for name, value in self.constants._asdict().items():
+            bound = " (at the bound of its range)" if name in self.at_bound else ""
+            sizes.append(f"{name} = {value:.3g} ± {self.stderr[name]:.2g}{bound}")
         lines = [
             f"Two-step construction nearest to the predictions ({self.explained:.1%} explained): "
-            f"{sizes}.",
-            f"  {known} of {len(self.combinations)} combinations of these, each over its size, are "
-            "identified:",
+            f"{', '.join(sizes)}.",
+            f"  {self.n_identified} of {len(self.combinations)} combinations of the constants "
+            "(each in units of its natural size) are identified:",
         ]
         for combination in self.combinations:
-            terms = " ".join(
+            terms = [
                 f"{value:+.2f}·{name}"
                 for name, value in combination.coefficients.items()
                 if abs(value) >= 0.1
-            )
+            ]
             verdict = "identified" if combination.identified else "not identified"
             lines.append(
-                f"    {terms} = {combination.value:.3g} ± {combination.stderr:.2g}  ({verdict})"
+                f"    {' '.join(terms)} = {combination.value:.3g} ± {combination.stderr:.2g} "
+                f"({verdict})"
             )
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class BetaRecovery:
-    """β at three levels, each with how much it explains; not a number where a level does not
-    apply."""
+@dataclass(frozen=True, kw_only=True)
+class BetaRecovery(Result):
+    """β at three levels, each with how much it explains; NaN if a level does not apply."""
 
     weights: float
     """weights_raw · gain: the effective β."""
@@ -102,12 +105,22 @@ class BetaRecovery:
     output_r2: float
     """Share of the predictions' squared distance from the uniform-weights prediction that one step
     at β explains."""
+    output_at_bound: bool
+    """Whether the search for the nearest β ended on a bound: the outputs do not determine it."""
     optimal: float
     """β of one-step mirror descent tuned to the truth for this task and length."""
+    no_optimum: str
+    """Why there is no optimum, in one sentence; empty if there is one."""
+    nothing_to_infer: bool
+    """Whether predictions on this task do not depend on β at all."""
     theory: float
-    """m(T-m)/(αm+1), where one step agrees with the posterior mean to first order."""
+    """m·N/(α·m+1), where one step agrees with the posterior mean to first order."""
+    heads: tuple[Slope, ...]
+    """β by attention for every head of the last layer; `attention` is the carrying head's."""
+    carrier: int
+    """The head of the last layer whose attention follows Γ best, from 1."""
     two_step: TwoStepFit | None
-    """Only for models of five layers or more."""
+    """Only for models whose reference construction takes two steps."""
 
     @property
     def unclear(self) -> list[str]:
@@ -119,102 +132,256 @@ class BetaRecovery:
         }
         return [name for name, r2 in levels.items() if r2 < CLEAR_R2]
 
+    def unclear_sentence(self) -> str:
+        """What low R²s mean; empty if there are none."""
+        if not self.unclear:
+            return ""
+        return (
+            f"R² by {' and '.join(self.unclear)} is below {CLEAR_R2:g}: this model may not take "
+            "one step of mirror descent at all."
+        )
+
+    def head_sentence(self) -> str:
+        """Which head of the last layer carries the weights; empty if there is only one."""
+        if len(self.heads) == 1:
+            return ""
+        found = [
+            f"head {number} {slope.value:.2f} ± {slope.stderr:.2f} (R² {slope.r2:.2f})"
+            for number, slope in enumerate(self.heads, start=1)
+        ]
+        return (
+            f"β by attention in the last layer: {', '.join(found)}. Head {self.carrier} follows Γ "
+            "best; the attention level is that head's."
+        )
+
     def summary(self) -> str:
         lines = ["β = η·m·(T-m), by level:"]
         if math.isnan(self.weights):
             lines.append(
-                "  weights     does not apply: it is for three layers with a block of averaged lags"
+                "  weights     does not apply: needs three layers of one head, with an averaged "
+                "lag block"
             )
         else:
             lines.append(
                 f"  weights     {self.weights:.2f} = {self.weights_raw:.2f} × gain {self.gain:.3f} "
                 f"(R² {self.weights_r2:.3f})"
             )
+        bound = ", at the bound of its range" if self.output_at_bound else ""
         lines += [
-            f"  attention   {self.attention:.2f} ± {self.attention_stderr:.2f} (R² "
-            f"{self.attention_r2:.3f})",
-            f"  output      {self.output:.2f} ± {self.output_stderr:.2f} (R² {self.output_r2:.3f})",
-            f"  optimum for this task and length {self.optimal:.2f}; first-order theory "
-            f"{self.theory:.2f}",
+            f"  attention   {self.attention:.2f} ± {self.attention_stderr:.2f} "
+            f"(R² {self.attention_r2:.3f})",
+            f"  output      {self.output:.2f} ± {self.output_stderr:.2f} "
+            f"(R² {self.output_r2:.3f}{bound})",
         ]
-        if self.unclear:
-            lines.append(
-                f"  By {' and '.join(self.unclear)} the evidence is weak: this model may not do "
-                "one step of "
-                "mirror descent at all."
-            )
+        if self.no_optimum:
+            lines.append(f"  optimum     none: {self.no_optimum}")
+        else:
+            lines.append(f"  optimum for this task and length {self.optimal:.2f}")
+        if math.isfinite(self.theory):
+            lines.append(f"  first-order theory {self.theory:.2f}")
+        lines += [f"  {text}" for text in (self.head_sentence(), self.unclear_sentence()) if text]
         if self.branch == "undecided":
             lines.append(
-                "  The gain explains too little to multiply with: the weights level means nothing "
-                "here."
+                "  The branch is undecided, so the gain and with it the weights level mean nothing."
             )
         if self.two_step is not None:
             lines.append(self.two_step.summary())
         return "\n".join(lines)
 
+    def claims(self) -> tuple[Claim, ...]:
+        return (
+            self._claim("attention", self.attention, self.attention_stderr, self.attention_r2),
+            self._claim("output", self.output, self.output_stderr, self.output_r2),
+        )
 
+    def _claim(self, level: str, value: float, stderr: float, r2: float) -> Claim:
+        distance = abs(value - self.optimal)
+        status = decide(distance <= NEAR_OPTIMUM * abs(self.optimal) and r2 >= CLEAR_R2)
+        reason = ""
+        if self.two_step is not None:
+            reason = "the optimum is that of one step, and this model's depth allows two"
+        elif self.no_optimum:
+            reason = self.no_optimum
+        elif not math.isfinite(value):
+            reason = "this level does not apply to the task"
+        if reason:
+            status = Status.UNDECIDABLE
+        away = f", {distance / stderr:.1f} standard errors away" if stderr > 0 else ""
+        return Claim(
+            claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
+            status=status,
+            evidence="Slope of the last layer's log-attention on Γ"
+            if level == "attention"
+            else "One-step mirror descent nearest to the predictions",
+            number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})",
+            threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
+            control=f"optimum {self.optimal:.2f}",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason=reason,
+        )
+
+    def blocks(self) -> list[Block]:
+        readings = [
+            Reading(
+                "attention", self.attention, self.attention_stderr, f"R² {self.attention_r2:.3f}"
+            ),
+            Reading("output", self.output, self.output_stderr, f"R² {self.output_r2:.3f}"),
+        ]
+        if math.isfinite(self.weights):
+            note = f"{self.weights_raw:.1f} × gain {self.gain:.3f}, R² {self.weights_r2:.3f}"
+            readings.insert(0, Reading("weights", self.weights, math.nan, note))
+        levels = [
+            Level("one_step", "optimum", self.optimal),
+            Level("one_step_theory", "first-order theory", self.theory),
+        ]
+        known = tuple(level for level in levels if math.isfinite(level.value))
+        title = "β at each level (± standard error, bars 95%)"
+        shown = tuple(reading for reading in readings if math.isfinite(reading.value))
+        blocks: list[Block] = [Intervals(title, shown, known, "β")] if shown else []
+        sentences = [self.head_sentence(), self.unclear_sentence(), self.no_optimum]
+        blocks.append(Text(tuple(text for text in sentences if text), "soft"))
+        if self.two_step is not None:
+            blocks += self._two_step_blocks(self.two_step)
+        return blocks
+
+    def _two_step_blocks(self, fit: TwoStepFit) -> list[Block]:
+        symbols = {constant.name: constant.symbol for constant in TwoStep.constants}
+        rows = []
+        for name, value in fit.constants._asdict().items():
+            bound = " (at the bound)" if name in fit.at_bound else ""
+            rows.append((symbols[name], f"{value:.3g}{bound}", f"{fit.stderr[name]:.2g}"))
+        header = ("constant of the two-step construction", "nearest to the predictions", "± s.e.")
+        text = (
+            f"With them the construction explains {fit.explained:.1%} of what the predictions have "
+            f"beyond uniform weights; {fit.n_identified} of {len(fit.combinations)} combinations "
+            "of the constants are identified."
+        )
+        return [Table(header, tuple(rows)), Text((text,), "soft")]
+
+
+@register_probe("recover_beta", label="which learning rate it learned, at three levels")
 def recover_beta(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike | None = None,
     *,
     n_sequences: int = 1024,
     seed: int = 0,
+    explanation: Explanation | None = None,
 ) -> BetaRecovery:
-    """β at three levels, on given sequences or on `n_sequences` drawn from the task.
+    """β at three levels.
 
-    With several heads a layer, attention is the mean over them.
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        tokens: sequences [batch, pos] to probe on; drawn from the task if None.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
+        explanation: that of the model, if it is known already; its sequences are used.
+
+    Returns:
+        β by weights, attention and outputs, next to the optimum and first-order theory.
     """
-    sequence = sequences(model, task, tokens, n_sequences, seed)
-    reading = read(model, task, some_to_read(sequence))
-    raw = weight_beta(model, task.order)
-    evidence, given = Evidence(task, sequence), predictions(model, sequence)
-    beta = fit_beta(evidence, given)
+    if explanation is None:
+        explanation = explain(model, task, tokens, n_sequences=n_sequences, seed=seed)
+    evidence = task.evidence(explanation.tokens)
+    given = explanation.predictions
+    some = readable_sequences(explanation.tokens)
+    heads, gain = _attention_levels(model, task, some)
+    attention = strongest(heads)
+    raw = weight_beta(model, task.n_components)
+    beta, stderr, at_bound = _output_level(explanation, evidence)
+    optimal, no_optimum, nothing_to_infer = _optimum(task, explanation.length)
     return BetaRecovery(
-        weights=raw.value * reading.gain.value,
+        weights=raw.value * gain.value,
         weights_raw=raw.value,
         weights_r2=raw.r2,
-        gain=reading.gain.value,
-        gain_r2=reading.gain.r2,
-        branch=reading.branch,
-        attention=reading.beta.value,
-        attention_stderr=reading.beta.stderr,
-        attention_r2=reading.beta.r2,
+        gain=gain.value,
+        gain_r2=gain.r2,
+        branch=branch_of(gain),
+        attention=attention.value,
+        attention_stderr=attention.stderr,
+        attention_r2=attention.r2,
         output=beta,
-        output_stderr=_stderr(evidence, given, beta),
-        output_r2=_explained(evidence, given, beta),
-        optimal=optimal_beta(task, evidence.length),
-        theory=beta_of_theory(task, evidence.length),
-        two_step=_fit_two_step(evidence, given) if len(model.blocks) >= 5 else None,
+        output_stderr=stderr,
+        output_r2=_share_of_movement(evidence, given, beta),
+        output_at_bound=at_bound,
+        optimal=optimal,
+        no_optimum=no_optimum,
+        nothing_to_infer=nothing_to_infer,
+        theory=_theory(evidence),
+        heads=tuple(heads),
+        carrier=heads.index(attention) + 1,
+        two_step=_two_step_fit(explanation),
+        n_sequences=explanation.n_sequences,
+        seed=explanation.seed,
     )
 
 
-def _stderr(evidence: Evidence, given: Float64[Tensor, "batch vocab"], beta: float) -> float:
-    """Spread of the divergence's slope over sequences, through its mean curvature."""
-    step = 1e-2 * max(abs(beta), 0.1)
-    low, here, high = (
-        evidence.divergence(given, one_step_weights(evidence, beta + shift))
-        for shift in (-step, 0.0, step)
-    )
-    slope, curvature = (high - low) / (2 * step), ((high - 2 * here + low) / step**2).mean().item()
-    if curvature <= 0:
+def _attention_levels(
+    model: LensTransformer, task: Task, tokens: Tensor
+) -> tuple[list[Slope], Slope]:
+    """β of every head of the last layer, and the gain of the strongest path to it."""
+    evidence = task.evidence(tokens)
+    last = len(model.blocks) - 1
+    watched = attention_of(model, tokens, range(2) if last else (), [last])
+    heads = head_betas(watched.log_at_last[last], task, evidence)
+    if not last:
+        return heads, NO_SLOPE
+    paths = head_paths(watched.patterns[0], watched.patterns[1], task, evidence)
+    return heads, strongest([path.gain for path in paths])
+
+
+def _output_level(explanation: Explanation, evidence: Evidence) -> tuple[float, float, bool]:
+    """β of the one-step mirror descent nearest to the outputs, its error, and if at a bound."""
+    one_step = ESTIMATORS["one_step"]
+    if explanation.algorithm.name == one_step.name:
+        fit = explanation.nearest
+        stderr = explanation.stderrs["beta"]
+    else:
+        fit = one_step.fit(evidence, explanation.predictions)
+        precision = precision_of(one_step, evidence, explanation.predictions, fit.constants)
+        stderr = precision.stderrs["beta"]
+    return fit.constants["beta"], stderr, bool(fit.at_bound)
+
+
+def _optimum(task: Task, length: int) -> tuple[float, str, bool]:
+    """β tuned to the truth, or NaN with the reason; and whether there is nothing to infer."""
+    try:
+        return tune_learning_rate(task, length).beta, "", False
+    except NothingToTune:
+        reason = "every β predicts the same on this task, so there is nothing to infer"
+        return math.nan, reason, True
+    except CannotCompute as error:
+        return math.nan, str(error), False
+
+
+def _theory(evidence: Evidence) -> float:
+    try:
+        return first_order_beta(evidence)
+    except NotApplicable:
         return math.nan
-    return slope.std().item() / len(slope) ** 0.5 / curvature
 
 
-def _explained(evidence: Evidence, given: Float64[Tensor, "batch vocab"], beta: float) -> float:
-    """Of the squared distance from the uniform-weights prediction, the share that one step at β
-    removes."""
-    prediction = clip_to_distribution(given)[0]
-    uniform, fitted = (evidence.predict(one_step_weights(evidence, value)) for value in (0.0, beta))
-    total, left = (
-        (prediction - formula).square().sum(-1).mean().item() for formula in (uniform, fitted)
+def _share_of_movement(
+    evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], beta: float
+) -> float:
+    """Of the squared distance from the uniform-weights prediction, the share that β removes."""
+    given, _ = clip_to_distribution(predictions)
+    fitted = ESTIMATORS["one_step"].predict(evidence, beta=beta)
+    total = (given - evidence.predict(evidence.uniform)).square().sum(-1).mean().item()
+    left = (given - fitted).square().sum(-1).mean().item()
+    return (total - left) / (total + NOTHING_MOVES)
+
+
+def _two_step_fit(explanation: Explanation) -> TwoStepFit | None:
+    if explanation.algorithm.name != TwoStep.name:
+        return None
+    return TwoStepFit(
+        TwoStepConstants(**explanation.nearest.constants),
+        explanation.stderrs,
+        explanation.combinations,
+        explanation.explained,
+        explanation.nearest.at_bound,
     )
-    return (total - left) / (total + FLAT)
-
-
-def _fit_two_step(evidence: Evidence, given: Float64[Tensor, "batch vocab"]) -> TwoStepFit:
-    constants = fit_two_step(evidence, given)
-    stderr, combinations = identify_combinations(evidence, given, constants)
-    weights = FAMILIES["two_step_construction"].weights(evidence, constants._asdict())
-    return TwoStepFit(constants, stderr, combinations, explained(evidence, given, weights))

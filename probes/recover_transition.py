@@ -1,13 +1,15 @@
 """Which transition matrix did the model learn, and where can it be seen?
 
-From layer 1's scores (where attention weighs lags by likelihood), from the output (what the last
-layer's average of tokens is turned into), from the weights alone, and from behaviour alone.
-Attention shows π only up to a constant a query token, so the paper's row softmax depends on an
-arbitrary choice; the stationary marginal fixes it.
+π can be read from layer 1's scores (if attention weighs lags by likelihood), from the output (what
+the last layer's average of tokens is turned into), from the weights alone, and from behaviour
+alone. Attention shows π only up to a constant per query token, so the paper's row softmax depends
+on an arbitrary choice; the stationary marginal fixes it.
+
+Whether π is recovered is judged by total variation. The row KL is reported too, at two floors of
+clipping: an estimate with a clipped entry has a row KL that the floor decides.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,20 +17,31 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.metrics import ROW_CLIP, clip_to_distribution, row_kl, total_variation
-from mtdinterp.models import LensTransformer
-from mtdinterp.readout import (
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.criteria import (
+    AGREE,
+    CLEAR_R2,
+    DEPENDS,
     LEAST_TOKEN_GAIN,
-    attention,
+    RECOVERED,
+    ROW_KL_FLOORS,
+    STOCHASTIC,
+)
+from mtdinterp.metrics import clip_to_distribution, row_kl, total_variation
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Matrices, Matrix, Table, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import (
+    attention_of,
     gauge_fixed,
-    predictions,
-    read,
-    sequences,
-    some_to_read,
-    token_gains,
+    predictions_of,
+    probe_sequences,
+    readable_sequences,
     token_scores,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.readings.mechanism import HeadPath, head_paths, token_gains
+from mtdinterp.results import Result
+from mtdinterp.tasks import HasTransition, Task, require_transition
 
 ESTIMATES = {
     "attention_softmax": "layer 1, row softmax (the paper's probe)",
@@ -38,195 +51,408 @@ ESTIMATES = {
     "behaviour": "predictions after m equal tokens",
 }
 """What each estimate is read from."""
-STOCHASTIC, AGREE, DEPENDS = 0.1, 0.1, 0.1
-"""An estimate is trusted without looking at the truth: its rows are nearly distributions before
-they are clipped, it agrees with the other reading of the output, and its rows differ from each
-other; all in mean total variation."""
+FLOOR, COARSE_FLOOR = ROW_KL_FLOORS
+BRANCHES = {
+    "direct": "attends to likely lags (direct)",
+    "mirrored": "attends to unlikely lags, and later layers read them with the opposite sign "
+    "(mirrored)",
+    "undecided": "does not weigh lags by their likelihood, or not clearly (undecided)",
+}
+"""What a branch means, as the continuation of "Layer 1"."""
 
 
 @dataclass(frozen=True, eq=False)
-class TransitionRecovery:
+class HeadTransition:
+    """What one head of layer 1 shows of π, with the layer-2 head that carries it best."""
+
+    path: HeadPath
+    estimate: Float64[Tensor, "vocab vocab"]
+    """Gauge fixed, read with the sign of its branch."""
+    row_kl: float
+    total_variation: float
+    token_gains: Float64[Tensor, " vocab"]
+    """For every query token, the slope of the head's attention over the lags on γ."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TransitionRecovery(Result):
     """Estimates of π, each row-stochastic, and how far each is from the truth."""
 
+    truth: Float64[Tensor, "vocab vocab"]
+    """π itself."""
     attention_softmax: Float64[Tensor, "vocab vocab"]
     attention: Float64[Tensor, "vocab vocab"]
     output: Float64[Tensor, "vocab vocab"]
     output_circuit: Float64[Tensor, "vocab vocab"]
     behaviour: Float64[Tensor, "vocab vocab"]
     row_kl: dict[str, float]
-    """Mean over rows a of KL(π[a] ‖ estimate[a])."""
+    """Mean over rows a of KL(π[a] ‖ estimate[a]), entries clipped at 1e-9."""
+    row_kl_coarse: dict[str, float]
+    """The same with entries clipped at 1e-3: where the two differ, the floor decides."""
     total_variation: dict[str, float]
-    """Mean over rows."""
+    """Mean over rows; needs no floor, and decides whether π is recovered."""
     control_kl: float
     """Row KL of the estimate that knows only the token marginal p: every row is p."""
+    control_variation: float
+    """Total variation of the same."""
     branch: str
     gain: float
     gain_r2: float
     token_gains: Float64[Tensor, " vocab"]
-    """The gain of layer 1 alone, for every query token: a model may be direct for some and mirrored
-    for others."""
+    """The gain of layer 1 for every query token: a model may be direct for some and mirrored for
+    others."""
+    heads: tuple[HeadTransition, ...]
+    """Every head of layer 1; the estimates named attention are those of the carrying head."""
+    carrier: int
+    """The head of layer 1 that carries most, from 1."""
     trusted: str | None
-    """The estimate to use, chosen without the truth; None where the model shows no transition
-    matrix."""
+    """The estimate to use, chosen without the truth; None if the model shows no matrix."""
 
     @property
     def mixed(self) -> str:
-        """A sentence where query tokens are on different branches, and nothing where they are
-        not."""
+        """A sentence if query tokens are on different branches; empty otherwise."""
         if not _is_mixed(self.token_gains):
             return ""
-        direct, mirrored = (
-            [str(token) for token, gain in enumerate(self.token_gains.tolist()) if sign * gain > 0]
-            for sign in (1, -1)
-        )
+        gains = self.token_gains.tolist()
+        direct = ", ".join(str(token) for token, gain in enumerate(gains) if gain > 0)
+        mirrored = ", ".join(str(token) for token, gain in enumerate(gains) if gain < 0)
         return (
-            f"Layer 1 is direct for the query tokens {', '.join(direct)} and mirrored for "
-            f"{', '.join(mirrored)}: "
-            "its scores are read with the sign of each."
+            f"Layer 1 is direct for the query tokens {direct} and mirrored for {mirrored}; its "
+            "scores are read with the sign of each."
+        )
+
+    def recovered(self, name: str) -> bool:
+        """Whether an estimate is much nearer to π than the token marginal is."""
+        return self.total_variation[name] < RECOVERED * self.control_variation
+
+    def trust_sentence(self) -> str:
+        """Which estimate to use, and why."""
+        if self.trusted is None:
+            return (
+                "Predictions after m equal tokens are not distributions or do not depend on the "
+                "token: this model shows no transition matrix."
+            )
+        reading = ESTIMATES[self.trusted]
+        numbers = (
+            f"total variation {self.total_variation[self.trusted]:.3f}, "
+            f"row KL {self.row_kl[self.trusted]:.4f}"
+        )
+        if self.trusted == "output":
+            return f"Use: {reading} ({numbers}); behaviour agrees with it."
+        return (
+            f"Use: {reading} ({numbers}). The tokens that the last layer attends to do not give "
+            "the same matrix, so the output is no linear map of them alone."
+        )
+
+    def head_sentence(self) -> str:
+        """Which head of layer 1 carries π; empty if there is only one."""
+        if len(self.heads) == 1:
+            return ""
+        path = self.heads[self.carrier - 1].path
+        return (
+            f"Head {path.first} of layer 1 carries most, averaged by head {path.second} of layer "
+            f"2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}); the readings of layer 1 are "
+            "that head's."
         )
 
     def summary(self) -> str:
-        lines = ["Transition matrix: mean row KL to the true one (total variation)"]
-        lines += [
-            f"  {text:<44} {self.row_kl[name]:.4f}  ({self.total_variation[name]:.3f})"
-            for name, text in ESTIMATES.items()
-        ]
-        lines.append(f"  {'control: every row the token marginal':<44} {self.control_kl:.4f}")
+        lines = ["Transition matrix: total variation to the true one; row KL (at floor 1e-3)"]
+        for name, text in ESTIMATES.items():
+            lines.append(
+                f"  {text:<44} {self.total_variation[name]:.3f}  {self.row_kl[name]:.4f} "
+                f"({self.row_kl_coarse[name]:.4f})"
+            )
+        control = "control: every row is the token marginal"
+        lines.append(f"  {control:<44} {self.control_variation:.3f}  {self.control_kl:.4f}")
         lines.append(f"Branch: {self.branch} (gain {self.gain:.3g}, R² {self.gain_r2:.2f}).")
-        lines.append(
-            "By query token: "
-            + ", ".join(f"{gain:+.2f}" for gain in self.token_gains.tolist())
-            + "."
-        )
+        gains = ", ".join(f"{gain:+.2f}" for gain in self.token_gains.tolist())
+        lines.append(f"Gain by query token: {gains}.")
+        if len(self.heads) > 1:
+            for head in self.heads:
+                path = head.path
+                lines.append(
+                    f"  layer 1, head {path.first} (through head {path.second} of layer 2): gain "
+                    f"{path.gain.value:.3g}, R² {path.gain.r2:.2f}, total variation "
+                    f"{head.total_variation:.3f}"
+                )
+            lines.append(self.head_sentence())
         if self.mixed:
             lines.append(self.mixed)
         elif self.branch == "undecided":
             lines.append(
                 "Layer 1 does not weigh lags by likelihood here, so its scores say nothing about π."
             )
-        if self.trusted is None:
-            lines.append(
-                "The output's readings are no distributions, disagree or do not depend on the "
-                "token: this "
-                "model shows no transition matrix."
-            )
-        else:
-            lines.append(
-                f"Trust: {ESTIMATES[self.trusted]} (row KL {self.row_kl[self.trusted]:.4f})."
-            )
+        lines.append(self.trust_sentence())
         return "\n".join(lines)
 
+    def claims(self) -> tuple[Claim, ...]:
+        return (
+            self._branch_claim(),
+            self._matrix_claim("attention", "Layer 1's scores hold π"),
+            self._matrix_claim("output", "The output is π applied to the tokens attended to"),
+            self._matrix_claim("behaviour", "Predictions after m equal tokens are rows of π"),
+        )
 
+    def _branch_claim(self) -> Claim:
+        return Claim(
+            claim="Layer 1 weighs lags by their likelihood, directly or mirrored",
+            status=decide(self.branch != "undecided"),
+            evidence="Gain: slope of what layers 1 and 2 average on Γ",
+            number=f"{self.gain:.3f} (R² {self.gain_r2:.2f})",
+            threshold=f"R² ≥ {CLEAR_R2:g}",
+            control="R² 0 if there is no relation",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+        )
+
+    def _matrix_claim(self, name: str, claim: str) -> Claim:
+        limit = RECOVERED * self.control_variation
+        status = decide(self.recovered(name))
+        reason = ""
+        if name == "attention" and self.branch == "undecided":
+            status = Status.UNDECIDABLE
+            reason = "layer 1's branch is undecided, so the sign of its scores is unknown"
+        return Claim(
+            claim=claim,
+            status=status,
+            evidence="Total variation to π, mean over rows",
+            number=f"{self.total_variation[name]:.3f} (row KL {self.row_kl[name]:.4f})",
+            threshold=f"< {limit:.3f}, {RECOVERED:.0%} of the control",
+            control=f"token marginal {self.control_variation:.3f}",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason=reason,
+        )
+
+    def blocks(self) -> list[Block]:
+        shown = {"attention_softmax": "the paper's probe", "attention": "layer 1, gauge fixed"}
+        shown |= {"output": "the output", "behaviour": "behaviour"}
+        panels = [Matrix("the truth", "π", self.truth)]
+        for name, title in shown.items():
+            note = f"total variation {self.total_variation[name]:.3f}"
+            panels.append(Matrix(title, note, getattr(self, name)))
+        rows = []
+        for name, text in ESTIMATES.items():
+            rows.append(
+                (
+                    text,
+                    f"{self.total_variation[name]:.3f}",
+                    f"{self.row_kl[name]:.4f}",
+                    f"{self.row_kl_coarse[name]:.4f}",
+                )
+            )
+        control = ("control: the token marginal", f"{self.control_variation:.3f}")
+        rows.append((*control, f"{self.control_kl:.4f}", ""))
+        title = "π and its recoveries, from token (down) to token (across)"
+        header = ("read from", "total variation", "row KL", "row KL, entries ≥ 1e-3")
+        blocks: list[Block] = [
+            Matrices(title, tuple(panels), self.truth.max().item()),
+            Table(header, tuple(rows)),
+        ]
+        if len(self.heads) > 1:
+            blocks.append(self._head_table())
+        sentences = [self.head_sentence(), self.mixed, self.trust_sentence()]
+        blocks.append(Text(tuple(text for text in sentences if text)))
+        return blocks
+
+    def _head_table(self) -> Table:
+        header = ("layer 1", "through layer 2", "gain", "R²", "branch", "total variation of π")
+        rows = []
+        for head in self.heads:
+            path = head.path
+            rows.append(
+                (
+                    f"head {path.first}",
+                    f"head {path.second}",
+                    f"{path.gain.value:.3f}",
+                    f"{path.gain.r2:.2f}",
+                    path.branch,
+                    f"{head.total_variation:.3f}",
+                )
+            )
+        return Table(header, tuple(rows))
+
+
+@register_probe(
+    "recover_transition", label="which transition matrix it learned, and where it can be seen"
+)
 def recover_transition(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike | None = None,
     *,
     n_sequences: int = 1024,
     seed: int = 0,
 ) -> TransitionRecovery:
-    """π as the model shows it, on given sequences or on `n_sequences` drawn from the task.
+    """π as the model shows it.
 
-    With several heads a layer, scores and attention are means over them.
+    Args:
+        model: any hooked model.
+        task: a task with one transition matrix for all lags.
+        tokens: sequences [batch, pos] to probe on; drawn from the task if None.
+        n_sequences: how many to draw.
+        seed: of drawn sequences.
+
+    Returns:
+        Five estimates of π; those of layer 1 are its carrying head's.
+
+    Raises:
+        NotApplicable: if the task has no single transition matrix.
     """
-    sequence = sequences(model, task, tokens, n_sequences, seed)
-    some = some_to_read(sequence)
-    reading, gains = read(model, task, some), token_gains(model, task, some)
-    scores = token_scores(model).mean(0)
+    known = require_transition(task, "Recovering π")
+    sequence = probe_sequences(model, task, tokens, n_sequences, seed)
+    heads = _read_heads(model, task, known, readable_sequences(sequence))
+    carrier = max(heads, key=lambda head: _strength(head.path))
+    scores = token_scores(model)[carrier.path.first - 1]
     estimates = {
         "attention_softmax": scores.T.softmax(-1),
-        "attention": gauge_fixed(scores, task.stationary, _signs(reading.branch, gains)),
+        "attention": carrier.estimate,
         "output": output_on_tokens(model, sequence),
-        "output_circuit": output_circuit(model, task),
+        "output_circuit": output_circuit(model, known),
         "behaviour": behaviour(model, task, sequence),
     }
-    rows = {
-        name: clip_to_distribution(estimate, ROW_CLIP)[0] for name, estimate in estimates.items()
-    }
+    rows = {name: clip_to_distribution(raw, FLOOR)[0] for name, raw in estimates.items()}
+    truth = known.transition
+    marginal = known.stationary.expand_as(truth)
+    coarse = {name: row_kl(truth, estimate, COARSE_FLOOR) for name, estimate in rows.items()}
     return TransitionRecovery(
+        truth=truth,
         **rows,
-        row_kl={name: row_kl(task.transition, estimate) for name, estimate in rows.items()},
-        total_variation={
-            name: _variation(estimate, task.transition) for name, estimate in rows.items()
-        },
-        control_kl=row_kl(task.transition, task.stationary.expand_as(task.transition)),
-        branch=reading.branch,
-        gain=reading.gain.value,
-        gain_r2=reading.gain.r2,
-        token_gains=gains,
+        row_kl={name: row_kl(truth, estimate, FLOOR) for name, estimate in rows.items()},
+        row_kl_coarse=coarse,
+        total_variation={name: _variation(estimate, truth) for name, estimate in rows.items()},
+        control_kl=row_kl(truth, marginal, FLOOR),
+        control_variation=_variation(marginal, truth),
+        branch=carrier.path.branch,
+        gain=carrier.path.gain.value,
+        gain_r2=carrier.path.gain.r2,
+        token_gains=carrier.token_gains,
+        heads=tuple(heads),
+        carrier=carrier.path.first,
         trusted=_trusted(estimates, rows),
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 
+def _strength(path: HeadPath) -> float:
+    return path.gain.r2 if path.gain.r2 >= 0 else -1.0
+
+
+def _read_heads(
+    model: LensTransformer, task: Task, known: HasTransition, tokens: Int[Tensor, "batch pos"]
+) -> list[HeadTransition]:
+    """Every head of layer 1 with its best partner in layer 2."""
+    evidence = task.evidence(tokens)
+    gains = token_gains(model, task, tokens, evidence)
+    has_second = len(model.blocks) > 1
+    watched = attention_of(model, tokens, patterns=range(2 if has_second else 1))
+    first = watched.patterns[0]
+    second = watched.patterns[1] if has_second else torch.zeros_like(first[:, :1])
+    paths = head_paths(first, second, task, evidence)
+    heads = []
+    for number, scores in enumerate(token_scores(model), start=1):
+        own = [path for path in paths if path.first == number]
+        path = max(own, key=_strength)
+        signs = _signs(path.branch, gains[number - 1])
+        estimate = gauge_fixed(scores, known.stationary, signs)
+        kl = row_kl(known.transition, estimate, FLOOR)
+        variation = _variation(estimate, known.transition)
+        heads.append(HeadTransition(path, estimate, kl, variation, gains[number - 1]))
+    return heads
+
+
 def _is_mixed(gains: Float64[Tensor, " vocab"]) -> bool:
-    """Every query token has a branch, and not all of them the same."""
+    """Whether every query token has a branch, and not all of them the same."""
     return bool((gains.abs() >= LEAST_TOKEN_GAIN).all()) and len(gains.sign().unique()) > 1
 
 
 def _signs(branch: str, gains: Float64[Tensor, " vocab"]) -> int | Float64[Tensor, " vocab"]:
-    return gains.sign() if _is_mixed(gains) else -1 if branch == "mirrored" else 1
+    if _is_mixed(gains):
+        return gains.sign()
+    return -1 if branch == "mirrored" else 1
 
 
 def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | None:
-    """The output's two readings stand on different ground: where they agree on a stochastic matrix,
-    the first is it."""
-    usable = [
-        name
-        for name in ("output", "behaviour")
-        if _variation(estimates[name], rows[name]) < STOCHASTIC
-        and _variation(rows[name], rows[name].mean(0, keepdim=True)) > DEPENDS
-    ]
-    if len(usable) < 2 or _variation(rows["output"], rows["behaviour"]) > AGREE:
+    """The estimate to use, chosen without the truth.
+
+    Behaviour assumes least: whatever the weights over lags, the prediction after m equal tokens is
+    a row of π. The reading of the output is more precise, and is used if behaviour agrees with it.
+    """
+    if not _usable(estimates["behaviour"], rows["behaviour"]):
         return None
-    return usable[0]
+    agrees = _variation(rows["output"], rows["behaviour"]) <= AGREE
+    if agrees and _usable(estimates["output"], rows["output"]):
+        return "output"
+    return "behaviour"
+
+
+def _usable(raw: Tensor, rows: Tensor) -> bool:
+    """Whether an estimate is nearly a set of distributions that depend on the token."""
+    stochastic = _variation(raw, rows) < STOCHASTIC
+    depends = _variation(rows, rows.mean(0, keepdim=True)) > DEPENDS
+    return stochastic and depends
 
 
 def _variation(first: Tensor, second: Tensor) -> float:
-    """Mean over rows."""
+    """Total variation, mean over rows."""
     return total_variation(first, second).mean().item()
 
 
 def output_on_tokens(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """Least squares of the output on the tokens that the last layer attends to: the map that the
-    head applies.
+    """Least squares of the output on the tokens that the last layer attends to.
 
-    The unembedding alone would not do: its token blocks share a constant vector.
+    The unembedding alone would not do: its token blocks share a constant vector. With several
+    heads, output = Σ_h (attended tokens of head h)·M_h; after m equal tokens every head attends to
+    that token, so that the matrix applied is Σ_h M_h. (A constant moved from one M_h to another
+    leaves the sum as it is.)
     """
-    vocab_size, last = model.config.vocab_size, len(model.blocks) - 1
-    attended, outputs = [], []
-    for part in tokens.split(len(some_to_read(tokens))):
-        by_offset = attention(model, part, log_at_last=[last]).log_at_last[last].exp()
-        one_hot = F.one_hot(part.flip(-1), vocab_size).double()
-        attended.append(torch.einsum("bo,bov->bv", by_offset, one_hot))
-        outputs.append(predictions(model, part))
-    # "gelsd" takes tokens that the model never attends to as well: their rows are then zero.
-    return torch.linalg.lstsq(torch.cat(attended), torch.cat(outputs), driver="gelsd").solution
+    vocab_size = model.config.vocab_size
+    last = len(model.blocks) - 1
+    attended = []
+    outputs = []
+    for part in tokens.split(len(readable_sequences(tokens))):
+        by_offset = attention_of(model, part, log_at_last=[last]).log_at_last[last].exp()
+        one_hot = F.one_hot(part.cpu().flip(-1), vocab_size).double()
+        attended.append(torch.einsum("bho,bov->bhv", by_offset, one_hot).flatten(1))
+        outputs.append(predictions_of(model, part))
+    # "gelsd" also handles tokens that the model never attends to: their rows are then zero.
+    found = torch.linalg.lstsq(torch.cat(attended), torch.cat(outputs), driver="gelsd").solution
+    return found.view(-1, vocab_size, vocab_size).sum(0)
 
 
-def output_circuit(model: LensTransformer, task: MTDTask) -> Float64[Tensor, "vocab vocab"]:
-    """Token in, output out, through the last layer's OV circuit: W_E·W_V·W_O·W_U, summed over
-    heads.
+def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tensor, "vocab vocab"]:
+    """Token in, output out, through the last layer's OV circuits: W_E·W_V·W_O·W_U, summed.
 
     Any constant may be added to all rows elsewhere in the model, so the stationary marginal fixes
     it: pᵀπ = pᵀ.
     """
-    attn = cast(Any, model.blocks[-1]).attn
+    attn = model.layers[-1].attn
     with torch.no_grad():
-        direct = (model.W_E @ attn.W_V @ attn.W_O @ model.W_U).sum(0).double()
-    return direct + task.stationary - task.stationary @ direct
+        circuits = model.W_E @ attn.W_V @ attn.W_O @ model.W_U
+    direct = circuits.sum(0).cpu().double()
+    return direct + known.stationary - known.stationary @ direct
 
 
 def behaviour(
-    model: LensTransformer, task: MTDTask, tokens: Int[Tensor, "batch pos"]
+    model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """What the model predicts after m equal tokens: whatever its weights over the lags, that is a
-    row of π."""
+    """What the model predicts after m equal tokens: whatever its weights, a row of π.
+
+    Args:
+        model: any hooked model.
+        task: what the sequences belong to.
+        tokens: sequences whose last m tokens are replaced.
+
+    Returns:
+        The mean prediction for every token.
+    """
     some = tokens[:256]
     rows = []
     for token in range(task.vocab_size):
         ended = some.clone()
-        ended[:, -task.order :] = token
-        rows.append(predictions(model, ended).mean(0))
+        ended[:, -task.n_components :] = token
+        rows.append(predictions_of(model, ended).mean(0))
     return torch.stack(rows)

@@ -1,5 +1,4 @@
-"""When did it learn what? Readings along a training history or of a series of checkpoints, and when
-they appear.
+"""When did it learn what? Readings along a training history or a series of checkpoints.
 
 A history holds what training read at every evaluation; a series of checkpoints can be probed for
 anything.
@@ -11,33 +10,49 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
-from mtdinterp.fitting import Evidence, one_step_weights
+from mtdinterp.criteria import CLEAR_R2, LEFT_PLATEAU, RECOVERED
 from mtdinterp.metrics import kl_divergence, row_kl
-from mtdinterp.readout import CLEAR_R2, RECOVERED, read, some_to_read
-from mtdinterp.training.evaluation import held_out_data
+from mtdinterp.pages.blocks import Block, Level, Line, Lines, Text
+from mtdinterp.plugins import register_probe
+from mtdinterp.readings import read, readable_sequences
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.results import Result
+from mtdinterp.tasks import HasTransition, Task
+from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
 READINGS = ("kl", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch", "transition_kl")
-LEFT_PLATEAU = 0.5
-"""The plateau is left when this share of the way from uniform weights to one-step mirror descent is
-done, in KL."""
+EVENTS = {
+    "left_plateau": "plateau left",
+    "beta": "β appears",
+    "transition": "π appears",
+    "branch": "branch chosen",
+}
+"""What can appear in training, in words."""
+NEEDED = {
+    "left_plateau": "ratio",
+    "beta": "beta",
+    "transition": "transition_kl",
+    "branch": "branch",
+}
+"""The reading that each event needs."""
 
 Probe = Callable[[Checkpoint], float]
 
 
-@dataclass(frozen=True)
-class Development:
+@dataclass(frozen=True, kw_only=True)
+class Development(Result):
     """Readings by step, and the steps at which things appeared; None for what never did."""
 
     steps: tuple[int, ...]
     series: dict[str, tuple[Any, ...]]
-    """By reading; None where a step has no such reading."""
+    """By reading; None if a step has no such reading."""
     events: dict[str, int | None]
     """left_plateau: first there and at the next evaluation; beta, transition, branch: from that
     step on to the end. What was never recorded is not listed."""
     final_branch: str
+    levels: dict[str, float]
+    """KL to the truth of uniform weights and of tuned one-step mirror descent, if it is known."""
 
     def summary(self) -> str:
         words = {
@@ -47,27 +62,69 @@ class Development:
             "branch": f"the branch is chosen ({self.final_branch})",
         }
         lines = [f"Development over {len(self.steps)} evaluations, to step {self.steps[-1]}:"]
-        for name, step in sorted(
-            self.events.items(), key=lambda event: (event[1] is None, event[1])
-        ):
-            lines.append(
-                f"  {words[name]:<38} " + (f"by step {step}" if step is not None else "never")
-            )
-        lines += [
-            f"  {text:<38} not recorded" for name, text in words.items() if name not in self.events
-        ]
+        in_order = sorted(self.events.items(), key=lambda event: (event[1] is None, event[1]))
+        for name, step in in_order:
+            when = f"by step {step}" if step is not None else "never"
+            lines.append(f"  {words[name]:<38} {when}")
+        missing = [name for name in words if name not in self.events]
+        lines += [f"  {words[name]:<38} not recorded" for name in missing]
         return "\n".join(lines)
 
+    def blocks(self) -> list[Block]:
+        by_step: dict[int, list[str]] = {}
+        for name, step in self.events.items():
+            if step is not None:
+                by_step.setdefault(step, []).append(EVENTS[name])
+        moments = tuple((float(step), ", ".join(words)) for step, words in sorted(by_step.items()))
+        levels = tuple(
+            Level(name, ESTIMATORS[name].label, value) for name, value in self.levels.items()
+        )
+        kl = Line("model", "this model", self.points("kl"))
+        beta = Line("model", "this model", self.points("beta"))
+        blocks: list[Block] = [
+            Lines(
+                "KL to the truth over training",
+                (kl,),
+                "step",
+                "KL to the truth",
+                True,
+                levels,
+                moments,
+            ),
+            Lines("β over training, by attention", (beta,), "step", "β", moments=moments),
+        ]
+        never = [EVENTS[name] for name, step in self.events.items() if step is None]
+        if never:
+            blocks.append(Text((f"Never seen: {', '.join(never)}.",), "soft"))
+        return blocks
 
+    def points(self, name: str) -> tuple[tuple[float, float], ...]:
+        """The finite values of one reading, with their steps."""
+        values = zip(self.steps, self.series[name], strict=True)
+        return tuple((float(step), value) for step, value in values if _is_finite(value))
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+@register_probe(
+    "trace_development",
+    label="when it learned what, from its training history",
+    needs="checkpoint",
+)
 def trace_development(
     source: Checkpoint | str | os.PathLike | Sequence[Checkpoint | str | os.PathLike],
     probes: Mapping[str, Probe] | None = None,
 ) -> Development:
-    """Readings along the history of one checkpoint, or of every checkpoint of a series in order of
-    their steps.
+    """Readings along the history of one checkpoint, or of a series of checkpoints by their steps.
 
-    `probes` are further readings of every checkpoint of a series, by name; a history has none to
-    offer.
+    Args:
+        source: a checkpoint, its path, or a series of either.
+        probes: further readings of every checkpoint of a series, by name.
+
+    Returns:
+        The readings, and when things appeared.
     """
     if isinstance(source, Checkpoint | str | os.PathLike):
         if probes:
@@ -78,28 +135,21 @@ def trace_development(
         checkpoint = _loaded(source)
         if not checkpoint.history:
             raise ValueError(f"{checkpoint.path}: this checkpoint has no training history to trace")
-        entries = checkpoint.history
-    else:
-        checkpoints = [_loaded(entry) for entry in source]
-        if not checkpoints:
-            raise ValueError("source: expected at least one checkpoint")
-        checkpoint = checkpoints[0]
-        for other in checkpoints:
-            same = (
-                torch.equal(other.task.transition, checkpoint.task.transition)
-                and other.task.order == checkpoint.task.order
-                and other.model.config.length == checkpoint.model.config.length
+        return _trace(checkpoint.history, checkpoint, READINGS)
+    checkpoints = [_loaded(entry) for entry in source]
+    if not checkpoints:
+        raise ValueError("source: expected at least one checkpoint")
+    first = checkpoints[0]
+    for other in checkpoints:
+        same_length = other.model.config.length == first.model.config.length
+        if other.task != first.task or not same_length:
+            raise ValueError(
+                f"source: {other.path.name} and {first.path.name} belong to different tasks or "
+                "lengths; a series has one of each"
             )
-            if not same:
-                raise ValueError(
-                    f"source: {other.path.name} and {checkpoint.path.name} belong to different "
-                    "tasks or "
-                    "lengths; a series is of one"
-                )
-        entries = sorted(
-            (_read(entry, probes or {}) for entry in checkpoints), key=lambda entry: entry["step"]
-        )
-    return _trace(entries, checkpoint, [*READINGS, *(probes or {})])
+    entries = [_read(entry, probes or {}) for entry in checkpoints]
+    entries.sort(key=lambda entry: entry["step"])
+    return _trace(entries, first, (*READINGS, *(probes or {})))
 
 
 def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
@@ -107,76 +157,90 @@ def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
 
 
 def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
-    """What training would have written into its history, and the probes on top."""
+    """What training would have written into its history, and the probes in addition."""
     tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
-    reading = read(checkpoint.model, checkpoint.task, some_to_read(tokens))
-    step = checkpoint.history[-1]["step"] if checkpoint.history else 0
-    scored = (
-        {key: checkpoint.history[-1].get(key) for key in ("kl", "ratio")}
-        if checkpoint.history
-        else {}
-    )
-    return {
-        "step": step,
-        **scored,
+    reading = read(checkpoint.model, checkpoint.task, readable_sequences(tokens))
+    last = checkpoint.history[-1] if checkpoint.history else {"step": 0}
+    entry = {
+        "step": last["step"],
+        "kl": last.get("kl"),
+        "ratio": last.get("ratio"),
         "beta": reading.beta.value,
         "beta_r2": reading.beta.r2,
         "gain": reading.gain.value,
         "gain_r2": reading.gain.r2,
         "branch": reading.branch,
         "transition_kl": reading.transition_kl,
-        **{name: probe(checkpoint) for name, probe in probes.items()},
     }
+    return entry | {name: probe(checkpoint) for name, probe in probes.items()}
 
 
 def _trace(
     entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: Sequence[str]
 ) -> Development:
-    task, length = checkpoint.task, checkpoint.model.config.length
     steps = tuple(int(entry["step"]) for entry in entries)
     series = {name: tuple(entry.get(name) for entry in entries) for name in names}
     branch = series["branch"][-1] or "undecided"
-    control = row_kl(task.transition, task.stationary.expand_as(task.transition))
-    data = held_out_data(task, length)
-    evidence = Evidence(task, data.tokens)
-    uniform = (
-        kl_divergence(data.next_probs, evidence.predict(one_step_weights(evidence, 0.0)))
-        .mean()
-        .item()
-    )
+    data = held_out_data(checkpoint.task, checkpoint.model.config.length)
+    evidence = checkpoint.task.evidence(data.tokens)
+    uniform = kl_divergence(data.next_probs, evidence.predict(evidence.uniform)).mean().item()
     conditions = {
-        # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
-        "left_plateau": [
-            _number(kl)
-            < uniform + LEFT_PLATEAU * (_number(kl) / (_number(ratio) or math.nan) - uniform)
-            for kl, ratio in zip(series["kl"], series["ratio"], strict=True)
-        ],
-        "beta": [
-            _number(r2) >= CLEAR_R2 and _number(beta) > 0
-            for beta, r2 in zip(series["beta"], series["beta_r2"], strict=True)
-        ],
-        # Where the branch is undecided layer 1's scores are not about π, whatever they look like.
-        "transition": [
-            _number(kl) < RECOVERED * control and entry in ("direct", "mirrored")
-            for kl, entry in zip(series["transition_kl"], series["branch"], strict=True)
-        ],
+        "left_plateau": _left_plateau(series, uniform),
+        "beta": _beta_appears(series),
+        "transition": _transition_appears(series, checkpoint.task),
         "branch": [entry == branch != "undecided" for entry in series["branch"]],
     }
-    needs = {
-        "left_plateau": "ratio",
-        "beta": "beta",
-        "transition": "transition_kl",
-        "branch": "branch",
-    }
-    # A spike of the loss later on is no return to the plateau; everything else counts from where it
-    # stays.
-    since = {"left_plateau": _first_pair}
-    events = {
-        name: since.get(name, _since)(steps, held)
-        for name, held in conditions.items()
-        if any(value is not None for value in series[needs[name]])
-    }
-    return Development(steps, series, events, branch)
+    events = {}
+    for name, held in conditions.items():
+        recorded = any(value is not None for value in series[NEEDED[name]])
+        if recorded:
+            # A later spike of the loss is no return to the plateau; everything else counts from
+            # where it stays.
+            since = _first_pair if name == "left_plateau" else _since
+            events[name] = since(steps, held)
+    return Development(
+        steps=steps,
+        series=series,
+        events=events,
+        final_branch=branch,
+        levels=_levels(series, uniform),
+        n_sequences=len(data.tokens),
+        seed=HELD_OUT_SEED[0],
+    )
+
+
+def _levels(series: Mapping[str, Sequence[Any]], uniform: float) -> dict[str, float]:
+    kl = _number(series["kl"][-1])
+    ratio = _number(series["ratio"][-1])
+    levels = {"uniform": uniform}
+    if ratio > 0 and math.isfinite(kl):
+        levels["one_step"] = kl / ratio
+    return levels
+
+
+def _left_plateau(series: Mapping[str, Sequence[Any]], uniform: float) -> list[bool]:
+    """Whether part of the way from uniform weights to one-step mirror descent is done."""
+    held = []
+    for kl, ratio in zip(series["kl"], series["ratio"], strict=True):
+        # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
+        one_step = _number(kl) / (_number(ratio) or math.nan)
+        held.append(_number(kl) < uniform + LEFT_PLATEAU * (one_step - uniform))
+    return held
+
+
+def _beta_appears(series: Mapping[str, Sequence[Any]]) -> list[bool]:
+    pairs = zip(series["beta"], series["beta_r2"], strict=True)
+    return [_number(r2) >= CLEAR_R2 and _number(beta) > 0 for beta, r2 in pairs]
+
+
+def _transition_appears(series: Mapping[str, Sequence[Any]], task: Task) -> list[bool]:
+    """Whether layer 1 shows π; with an undecided branch its scores are not about π."""
+    if not isinstance(task, HasTransition):
+        return [False] * len(series["branch"])
+    control = row_kl(task.transition, task.stationary.expand_as(task.transition))
+    pairs = zip(series["transition_kl"], series["branch"], strict=True)
+    decided = ("direct", "mirrored")
+    return [_number(kl) < RECOVERED * control and branch in decided for kl, branch in pairs]
 
 
 def _number(value: Any) -> float:
@@ -184,12 +248,10 @@ def _number(value: Any) -> float:
 
 
 def _first_pair(steps: Sequence[int], held: Sequence[bool]) -> int | None:
-    """The first step at which the condition holds there and at the next evaluation, or at the last
-    one."""
+    """The first step at which the condition holds there and at the next evaluation."""
     following = [*held[1:], True]
-    return next(
-        (step for step, now, then in zip(steps, held, following, strict=True) if now and then), None
-    )
+    both = zip(steps, held, following, strict=True)
+    return next((step for step, now, then in both if now and then), None)
 
 
 def _since(steps: Sequence[int], held: Iterable[bool]) -> int | None:

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Task(ABC):
     @abstractmethod
     def random(
         cls, vocab_size: int, order: int, seed: int, concentration: ArrayLike | float = 1.0
-    ) -> Self:
+    ) -> "Task":
         """A task with random parameters.
 
         Args:
@@ -132,7 +132,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "Task":
         """The inverse of `to_dict`, without "kind"; an unknown entry is an error."""
 
     @property

@@ -6,7 +6,7 @@ There is no single π to recover and no marginal that is stationary under all we
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -48,7 +48,7 @@ class LagSpecificMTDTask(LagTask):
     @classmethod
     def random(
         cls, vocab_size: int, order: int, seed: int, concentration: ArrayLike | float = 1.0
-    ) -> Self:
+    ) -> "LagSpecificMTDTask":
         """A task whose transition rows are drawn from Dirichlet(1), independently for each lag."""
         vocab_size = check_count("vocab_size", vocab_size, minimum=2)
         rng = np.random.Generator(np.random.PCG64(check_count("seed", seed, minimum=0)))
@@ -75,7 +75,7 @@ class LagSpecificMTDTask(LagTask):
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "LagSpecificMTDTask":
         for name in values:
             check_option("task field", name, ("transitions", "concentration"))
         return cls(**values)

@@ -7,7 +7,7 @@ sequence and are drawn from a Dirichlet prior; inferring them in context is the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class MTDTask(LagTask):
     @classmethod
     def random(
         cls, vocab_size: int, order: int, seed: int, concentration: ArrayLike | float = 1.0
-    ) -> Self:
+    ) -> "MTDTask":
         """A task whose transition rows are drawn from Dirichlet(1)."""
         vocab_size = check_count("vocab_size", vocab_size, minimum=2)
         rng = np.random.Generator(np.random.PCG64(check_count("seed", seed, minimum=0)))
@@ -93,7 +93,7 @@ class MTDTask(LagTask):
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "MTDTask":
         for name in values:
             check_option("task field", name, ("transition", "order", "concentration"))
         return cls(**values)

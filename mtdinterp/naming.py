@@ -1,0 +1,64 @@
+"""Whether an estimator may be named as a model's algorithm: one rule for probe, report and page."""
+
+from enum import Enum
+
+from mtdinterp.criteria import AS_UNIFORM, EXPLAINED, NAMED, RESEMBLES
+
+UNIFORM = "uniform"
+"""The name of the estimator that infers nothing."""
+
+
+class Naming(Enum):
+    """How an estimator may be named as a model's algorithm."""
+
+    LIKE = "predicts like"
+    NEAR = "is nearest to"
+    NONE = "is not explained by"
+
+
+def naming_of(estimator: str, explained: float, beyond_uniform: float) -> Naming:
+    """How the nearest estimator may be named.
+
+    Args:
+        estimator: its name.
+        explained: share of how the predictions differ from their mean that it explains.
+        beyond_uniform: share of what the predictions have beyond uniform weights that it explains.
+
+    Returns:
+        LIKE if it explains nearly everything, NEAR if it explains most, otherwise NONE.
+    """
+    if explained < EXPLAINED:
+        return Naming.NONE
+    if estimator == UNIFORM:
+        return Naming.LIKE if explained >= AS_UNIFORM else Naming.NONE
+    if beyond_uniform >= NAMED:
+        return Naming.LIKE
+    return Naming.NEAR if beyond_uniform >= RESEMBLES else Naming.NONE
+
+
+def naming_sentence(
+    naming: Naming, estimator: str, label: str, explained: float, beyond_uniform: float
+) -> str:
+    """The naming in one sentence with its numbers.
+
+    Args:
+        naming: from `naming_of`.
+        estimator: the nearest estimator's name.
+        label: the same in words.
+        explained: see `naming_of`.
+        beyond_uniform: see `naming_of`.
+
+    Returns:
+        The sentence.
+    """
+    beyond = f"{max(0.0, beyond_uniform):.1%} of what its predictions have beyond uniform weights"
+    if estimator == UNIFORM:
+        beyond = f"{max(0.0, explained):.1%} of how its predictions differ from their mean"
+    if naming is Naming.LIKE:
+        return f"The model predicts like {label}, which explains {beyond}."
+    if naming is Naming.NEAR:
+        return (
+            f"Of all estimators the model is nearest to {label}, but not near: it explains "
+            f"{beyond}, and {NAMED:.0%} are needed to name it."
+        )
+    return f"No estimator explains the model: the nearest, {label}, explains {beyond}."
