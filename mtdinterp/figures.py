@@ -38,9 +38,12 @@ def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
             values = torch.stack([*effects.values()])
             panels.append(Map(f"layer {layer + 1}", values, tuple(effects)))
     largest = max(panel.values.nan_to_num().abs().max().item() for panel in panels)
+    # Adding 0.0 turns a metric of -0.0 into 0.0.
+    clean = result.clean + 0.0
+    corrupted = result.corrupted + 0.0
     title = (
         f"Patching {KINDS[result.kind]}: {DIRECTIONS[result.direction]}\n"
-        f"change of the metric ({result.corrupted:.3g} corrupted, {result.clean:.3g} clean)"
+        f"change of the metric ({corrupted:.3g} corrupted, {clean:.3g} clean)"
     )
     block = Maps(
         title,

@@ -141,16 +141,16 @@ def _interval_level(axis: Any, level: Level) -> None:
 
 
 def _off_axis_level(axis: Any, level: Level, to_the_right: bool) -> None:
-    """An arrow at the edge of the axes; the legend tells the value."""
+    """An arrow at the upper corner of the axes; the legend shows the value."""
     axis.plot(
         1.0 if to_the_right else 0.0,
-        0.5,
+        1.0,
         marker=">" if to_the_right else "<",
         color=style_of(level.key).colour,
         linestyle="none",
         transform=axis.transAxes,
         clip_on=False,
-        label=literal(f"{level.label} {level.value:.2f} (outside the axis)"),
+        label=literal(f"{level.label} {level.value:.2f}\n(outside the axis)"),
     )
 
 

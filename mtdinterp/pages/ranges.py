@@ -18,6 +18,12 @@ more than twice as large: such a level answers no question about their exact val
 that reaches it would draw all readings and all closer levels on top of each other."""
 
 
+LEAST_SHARE = 0.25
+"""An interval axis spans at least this share of its largest value.
+
+A shorter axis would show a difference of one percent like one that matters."""
+
+
 class Range(NamedTuple):
     """The ends of an axis."""
 
@@ -82,7 +88,11 @@ def interval_axis(block: Intervals) -> Range:
     finite = [value for value in ends if math.isfinite(value)]
     if not finite:
         return Range(0.0, 1.0).padded()
-    return Range(min(finite), max(finite)).padded()
+    low = min(finite)
+    high = max(finite)
+    least_length = LEAST_SHARE * max(abs(low), abs(high))
+    missing = max(0.0, least_length - (high - low))
+    return Range(low - missing / 2, high + missing / 2).padded()
 
 
 def ticks(axis: Range) -> list[float]:
