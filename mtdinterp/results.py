@@ -1,4 +1,4 @@
-"""Results as plain values that JSON can hold."""
+"""Results as plain values: what JSON can hold, with nothing left out."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,12 @@ from torch import Tensor
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a result to dictionaries, lists, strings, numbers and None.
-
-    Dataclasses become dictionaries of their fields and properties, named tuples dictionaries of
-    their fields, and tensors nested lists. NaN and infinity become None, because JSON has neither.
-    """
+    """Dataclasses by field and property, named tuples by field, tensors as lists, and null for what
+    is not a number."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: to_plain(getattr(value, name)) for name in _public_names(value)}
+        names = [field.name for field in fields(value)]
+        names += [name for name, entry in vars(type(value)).items() if isinstance(entry, property)]
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
         return to_plain(value.tolist())
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -30,12 +29,3 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
-
-
-def _public_names(result: Any) -> list[str]:
-    """The fields of a dataclass instance, followed by the properties of its class."""
-    names = [field.name for field in fields(result)]
-    for name, attribute in vars(type(result)).items():
-        if isinstance(attribute, property):
-            names.append(name)
-    return names

@@ -38,7 +38,7 @@ def _bar(bar: Bar, y: float, scale: float) -> list[str]:
     weight = "600" if bar.label == EMPHASISED else ""
     label = text(0, y + 13, bar.label, weight=weight)
     if not math.isfinite(bar.value):
-        return [label, small_text(0, y + 29, "not a number")]
+        return [label, small_text(0, y + 29, "NaN")]
     error = finite_or_zero(bar.stderr)
     length = max(0.0, scale * bar.value)
     low = scale * max(0.0, bar.value - error)
