@@ -8,7 +8,6 @@ Charts name methods by `key` ("model", "one_step"), which decides their colour, 
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -52,7 +51,8 @@ class Links:
 class State:
     """A table cell that says whether a claim holds, shown in a colour."""
 
-    state: Literal["holds", "fails", "undecidable"]
+    state: str
+    """"holds", "fails" or "undecidable"."""
     reason: str = ""
     """Shown after the state, such as why the claim is undecidable."""
 

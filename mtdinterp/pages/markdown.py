@@ -135,5 +135,5 @@ def _table_row(cells: list[str]) -> str:
 def _cell(cell: Cell) -> str:
     if isinstance(cell, State):
         reason = f": {_escape_inside(cell.reason)}" if cell.reason else ""
-        return f"**{cell.state}**{reason}"
+        return f"**{_escape_inside(cell.state)}**{reason}"
     return _escape_inside(cell)

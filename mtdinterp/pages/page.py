@@ -199,7 +199,8 @@ def _cell(cell: Cell) -> str:
 
 
 def _state(cell: State) -> str:
-    mark = f'<span class="{cell.state}">{cell.state}</span>'
+    state = escape(cell.state, quote=True)
+    mark = f'<span class="{state}">{state}</span>'
     if not cell.reason:
         return f"<td>{mark}</td>"
     return f'<td class="long">{mark} {escape(cell.reason)}</td>'
