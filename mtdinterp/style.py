@@ -50,21 +50,6 @@ STYLES = {
 "before" and "after" are the two sides of an edit, "model" is any trained model, and "standard" is a
 trained standard transformer where the two architectures are compared."""
 
-ESTIMATOR_STYLES = {
-    "uniform": Style("#9ca3af", "", ":"),
-    "one_step": Style("#1d4ed8", "^", "--"),
-    "one_step_theory": Style("#0891b2", "v", ":"),
-    "mirror_descent_2": Style("#2563eb", "v", "-."),
-    "mirror_descent_3": Style("#3b82f6", "<", "-."),
-    "mirror_descent_4": Style("#60a5fa", ">", "-."),
-    "mirror_descent_5": Style("#93c5fd", "p", "-."),
-    "maximum_likelihood": Style("#15803d", "X", ":"),
-    "entropic": Style("#4ade80", "P", "-"),
-    "exact_bayes": Style("#111827", "*", "-"),
-    "two_step_construction": Style("#a78bfa", "d", "--"),
-}
-"""Styles of the built-in estimators, until each estimator carries its own."""
-
 SHADES = (
     Style("#111827", "o", "-"),
     Style("#4b5563", "s", "--"),
@@ -95,8 +80,6 @@ def style_of(name: str) -> Style:
 
     if name in STYLES:
         return STYLES[name]
-    if name in ESTIMATOR_STYLES:
-        return ESTIMATOR_STYLES[name]
     if name in ESTIMATORS and ESTIMATORS[name].style is not None:
         return ESTIMATORS[name].style
     return derived_style(name)
