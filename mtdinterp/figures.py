@@ -1,83 +1,90 @@
-"""Figures, all in one style: labelled axes, one colour scale a meaning, readable in print and in
-greyscale."""
+"""Figures of interventions: the effects of a patch sweep, and one patch before and after.
+
+The style and the parts that figures share are left to `mtdinterp.plotting`.
+"""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from mtdinterp.interventions.patching import PatchResult
 from mtdinterp.interventions.sweep import DIRECTIONS, KINDS, SweepResult
-from mtdinterp.style import CHANGE, PAIR, plain, styled
+from mtdinterp.pages.blocks import Map, Maps
+from mtdinterp.pages.pictures import draw
+from mtdinterp.plotting import saved_figure
+from mtdinterp.style import PAIR
+
+VISIBLE = 0.01
+"""Attention above this is worth showing."""
+FEWEST_OFFSETS = 6
+"""Offsets that are shown even if the attention is concentrated on fewer."""
 
 
 def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
-    """A heat map for every layer: positions across, blocks or heads down, as colour what a patch
-    does to the metric."""
-    n_layers, length, _ = result.values.shape
-    effects = [result.effects(layer) for layer in range(n_layers)]
-    rows = [len(parts) for parts in effects]
-    reach = max(
-        1e-12, *(row.nan_to_num().abs().max().item() for parts in effects for row in parts.values())
+    """Draw how patching each block or head at each position changes the metric, layer by layer.
+
+    Args:
+        result: a patch sweep.
+        path: the file to write (PNG, PDF or SVG).
+    """
+    panels = []
+    for layer in range(len(result.values)):
+        effects = result.effects(layer)
+        if effects:
+            values = torch.stack([*effects.values()])
+            panels.append(Map(f"layer {layer + 1}", values, tuple(effects)))
+    largest = max(panel.values.nan_to_num().abs().max().item() for panel in panels)
+    # Adding 0.0 turns a metric of -0.0 into 0.0.
+    clean = result.clean + 0.0
+    corrupted = result.corrupted + 0.0
+    title = (
+        f"Patching {KINDS[result.kind]}: {DIRECTIONS[result.direction]}\n"
+        f"change of the metric ({corrupted:.3g} corrupted, {clean:.3g} clean)"
     )
-    width, height = min(14.0, 2.5 + 0.12 * length), 0.9 + 0.22 * sum(rows) + 0.55 * n_layers
-    with styled(width, height, Path(path)) as figure:
-        axes = figure.subplots(
-            n_layers,
-            1,
-            sharex=True,
-            squeeze=False,
-            gridspec_kw={"height_ratios": [max(count, 1) for count in rows]},
-        )
-        for layer, (axis, parts) in enumerate(zip(axes[:, 0], effects, strict=True)):
-            image = axis.imshow(
-                torch.stack([*parts.values()]).numpy(),
-                aspect="auto",
-                interpolation="nearest",
-                vmin=-reach,
-                vmax=reach,
-                cmap=CHANGE,
-            )
-            axis.set_title(f"layer {layer + 1}", loc="left")
-            axis.set_yticks(range(len(parts)), map(plain, parts))
-            axis.tick_params(length=0)
-        axes[-1, 0].set_xlabel("position that is patched")
-        bar = figure.colorbar(image, ax=axes[:, 0], fraction=0.03, pad=0.01)
-        bar.set_label(
-            f"change of the metric ({result.corrupted:.3g} corrupted, {result.clean:.3g} clean)"
-        )
-        figure.suptitle(
-            f"Patching {KINDS[result.kind]}: {DIRECTIONS[result.direction]}", x=0.01, ha="left"
-        )
+    block = Maps(
+        title,
+        tuple(panels),
+        max(largest, 1e-12),
+        row_axis=result.kind,
+        column_axis="patched position",
+        changes=True,
+    )
+    draw(block, Path(path))
 
 
 def draw_patch(result: PatchResult, path: str | os.PathLike) -> None:
-    """Mean prediction and mean last attention by offset, before and after the edits."""
-    predictions = [outputs.double().mean(0) for outputs in (result.before, result.after)]
-    weights = [
-        attention.double().mean((0, 1))
-        for attention in (result.weights_before, result.weights_after)
-    ]
-    shown = max(
-        6,
-        1
-        + max(
-            int((entry > 0.01).nonzero().max()) if (entry > 0.01).any() else 0 for entry in weights
-        ),
-    )
-    with styled(8.0, 3.0, Path(path)) as figure:
+    """Draw the mean prediction and the mean attention of the last layer, before and after edits.
+
+    Args:
+        result: a patched run.
+        path: the file to write (PNG, PDF or SVG).
+    """
+    before = result.weights_before.double().mean((0, 1))
+    after = result.weights_after.double().mean((0, 1))
+    shown = max(FEWEST_OFFSETS, _last_visible(before) + 1, _last_visible(after) + 1)
+    with saved_figure(8.0, 3.0, Path(path)) as figure:
         left, right = figure.subplots(1, 2)
-        panels = (
-            (left, predictions, len(predictions[0]), "token"),
-            (right, weights, min(shown, len(weights[0])), "offset from the last position"),
-        )
-        for axis, pair, count, name in panels:
-            for shift, values, label, colour in zip(
-                (-0.2, 0.2), pair, ("before", "after"), PAIR, strict=True
-            ):
-                places = [index + shift for index in range(count)]
-                axis.bar(places, values[:count].numpy(), 0.4, label=label, color=colour)
-            axis.set_xlabel(name)
+        _bar_pair(left, result.before.double().mean(0), result.after.double().mean(0))
+        _bar_pair(right, before[:shown], after[:shown])
+        left.set_xlabel("token")
         left.set_ylabel("mean prediction")
+        right.set_xlabel("offset from the last position")
         right.set_ylabel("mean attention of the last layer")
         left.legend()
+
+
+def _last_visible(attention: Float[Tensor, " offset"]) -> int:
+    """The largest offset with visible attention, or 0 if there is none."""
+    visible = (attention > VISIBLE).nonzero()
+    return int(visible.max()) if len(visible) else 0
+
+
+def _bar_pair(axis: Any, before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> None:
+    """Two bars next to each other per entry."""
+    places = torch.arange(len(before)).numpy()
+    axis.bar(places - 0.2, before.numpy(), 0.4, label="before", color=PAIR[0])
+    axis.bar(places + 0.2, after.numpy(), 0.4, label="after", color=PAIR[1])

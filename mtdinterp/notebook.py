@@ -1,13 +1,12 @@
-"""The workbench's views in a notebook: the last expression of a cell is shown as the page would
-show it.
+"""The workbench's views in a notebook, shown as the output of a cell.
 
     from mtdinterp.notebook import look, sweep
-    look(checkpoint)                                                   # a sequence of its task
+    look(checkpoint)                                         # a sequence drawn from its task
     look(checkpoint, tokens, edits=[Edit("pattern", "zero", layer=1, position=-1)])
     sweep(checkpoint, tokens, source)
 
-Static HTML with inline pictures: nothing is fetched, no extra is needed, and a saved notebook keeps
-it.
+The output is static HTML with inline pictures: nothing is fetched, no optional dependency is
+needed, and a saved notebook keeps it.
 """
 
 from collections.abc import Sequence
@@ -28,12 +27,13 @@ from mtdinterp.pages.page import fragment
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One view; `numbers` has what the bars and tables show."""
+    """One view of a model's run; a notebook shows it as HTML."""
 
     scene: Scene
 
     @property
     def numbers(self) -> View:
+        """The numbers behind the bars and tables."""
         return view(self.scene)
 
     def _repr_html_(self) -> str:
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A patch sweep; `result` is the library's."""
+    """A patch sweep; a notebook shows it as HTML."""
 
     result: SweepResult
 
@@ -62,55 +62,82 @@ def look(
     delta: float = 100.0,
     seed: int = 1,
 ) -> Look:
-    """A run of the checkpoint's model next to its construction, with edits if there are any.
+    """Run a checkpoint's model next to its reference construction, with optional edits.
 
-    `tokens` is one sequence (drawn from the task, with its true weights, where there is none),
-    `weights` its true mixture weights where they are known, `source` another sequence to show
-    beside it.
+    Args:
+        checkpoint: the model and its task.
+        tokens: one sequence, [pos] or [1, pos]; by default one is drawn from the task, together
+            with its true mixture weights.
+        edits: edits of the model's activations.
+        weights: the true mixture weights of the sequence, [lag], if they are known.
+        source: another sequence of the same length, as a source for edits and to show.
+        position: the position whose stream is shown.
+        beta: β of the reference construction; by default the one that fits the model.
+        delta: δ of the reference construction, which masks what it must not attend to.
+        seed: the seed with which a sequence is drawn if none is given.
+
+    Returns:
+        A view that a notebook shows; its `numbers` hold what is drawn.
     """
-    model, task = checkpoint.model, checkpoint.task
+    model = checkpoint.model
+    task = checkpoint.task
     if tokens is None:
-        drawn = task.sample(1, model.config.length, seed)
-        tokens, weights = drawn.tokens, drawn.weights[0]
-    given = _one(checkpoint, "tokens", tokens)
-    check_length(task, len(given))
-    other = None if source is None else _one(checkpoint, "source", source)
-    if other is not None and len(other) != len(given):
+        sample = task.sample(1, model.config.length, seed)
+        tokens = sample.tokens
+        weights = sample.weights[0]
+    sequence = _one_sequence(checkpoint, "tokens", tokens)
+    length = len(sequence)
+    check_length(task, length)
+    source_sequence = None
+    if source is not None:
+        source_sequence = _one_sequence(checkpoint, "source", source)
+        if len(source_sequence) != length:
+            raise ValueError(
+                f"source: expected as many tokens as the sequence has, {length}, "
+                f"got {len(source_sequence)}"
+            )
+    truth = None
+    if weights is not None:
+        truth = tuple(as_distribution("weights", weights, task.order).tolist())
+    if not -length <= position < length:
         raise ValueError(
-            f"source: expected as many tokens as the sequence has, {len(given)}, got {len(other)}"
+            f"position: expected a position of {-length}..{length - 1}, got {position}"
         )
-    truth = (
-        None if weights is None else tuple(as_distribution("weights", weights, task.order).tolist())
-    )
-    if not -len(given) <= position < len(given):
-        raise ValueError(
-            f"position: expected a position of {-len(given)}..{len(given) - 1}, got {position}"
-        )
-    constants = fit_constants(model, task, len(given))
+    constants = fit_constants(model, task, length)
+    construction = construction_for(model, task, length, constants, beta, delta)
     state = State(
         ModelState(checkpoint.path.name, beta=beta, delta=delta),
-        given,
+        sequence,
         truth,
-        other,
+        source_sequence,
         position=position,
     )
-    construction = construction_for(model, task, len(given), constants, beta, delta)
     return Look(Scene(state, task, model, construction, constants, Memory(), tuple(edits)))
 
 
 def sweep(
     checkpoint: Checkpoint, tokens: ArrayLike, source: ArrayLike, kind: str = "block"
 ) -> Sweep:
-    """Every place patched from the source sequence in turn; the metric is -KL(before ‖ patched)."""
-    here, there = (
-        torch.tensor([_one(checkpoint, name, given)])
-        for name, given in (("tokens", tokens), ("source", source))
-    )
-    return Sweep(patch_sweep(checkpoint.model, here, there, kind, "noise"))
+    """Patch every place in turn with its activation on another sequence.
+
+    Args:
+        checkpoint: the model and its task.
+        tokens: the sequence whose run is patched, [pos] or [1, pos].
+        source: the sequence that activations are taken from, of the same length.
+        kind: what is patched at each place; see `mtdinterp.interventions.patch_sweep`.
+
+    Returns:
+        A sweep that a notebook shows. Its metric is -KL(before ‖ patched) of the predictions.
+    """
+    clean = torch.tensor([_one_sequence(checkpoint, "tokens", tokens)])
+    corrupted = torch.tensor([_one_sequence(checkpoint, "source", source)])
+    return Sweep(patch_sweep(checkpoint.model, clean, corrupted, kind, "noise"))
 
 
-def _one(checkpoint: Checkpoint, name: str, tokens: ArrayLike) -> tuple[int, ...]:
-    """One sequence, with or without its batch axis."""
+def _one_sequence(checkpoint: Checkpoint, name: str, tokens: ArrayLike) -> tuple[int, ...]:
+    """Check one sequence, with or without a batch axis; errors start with the argument's name."""
+    # Python's own conversion errors and those of the checks say what is wrong, but not with which
+    # argument.
     try:
         rows = as_tokens(torch.atleast_2d(torch.as_tensor(tokens)), checkpoint.task.vocab_size)
     except (TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("mtdinterp.checks", "mtdinterp.checkpoint_files", "mtdinterp.results", "mtdinterp.style"),
+    ("mtdinterp.plotting",),
     ("mtdinterp.pages",),
     ("mtdinterp.native",),
     ("mtdinterp.sampling", "mtdinterp.metrics"),

@@ -48,7 +48,7 @@ from mtdinterp.checkpoint_files import ZOO
 from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.pages.page import render
 from mtdinterp.results import to_plain
-from mtdinterp.style import LOOKS
+from mtdinterp.style import style_of
 
 STATIC = {
     path.name: path.read_bytes()
@@ -141,7 +141,7 @@ def create_app(registry: Registry, port: int) -> Guard:
                 for entry in registry.entries.values()
             ],
             "first": registry.first,
-            "looks": {name: look.colour for name, look in LOOKS.items()},
+            "looks": {name: style_of(name).colour for name in ("model", *METHODS)},
             "methods": METHODS,
             "hooks": HOOKS,
             "with_keys": WITH_KEYS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, number
 from mtdinterp.commands.progress import stages
-from mtdinterp.style import check_figure_path
+from mtdinterp.plotting import check_figure_path
 
 if TYPE_CHECKING:
     from mtdinterp.checkpoints import Checkpoint

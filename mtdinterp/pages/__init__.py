@@ -1,2 +1,6 @@
-"""Documents from data: a page that stands alone, Markdown with pictures, or the output of a
-notebook's cell."""
+"""Documents made of typed blocks, shown as a self-contained page, as Markdown or in a notebook.
+
+- `blocks`: what a document consists of. Nothing there knows how it will be shown.
+- `page`: a document as HTML; its charts come from `svg`, its heat maps from `heatmaps`.
+- `markdown`: a document as Markdown; its pictures are drawn by `pictures`.
+"""

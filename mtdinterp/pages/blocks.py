@@ -1,5 +1,11 @@
-"""What a document is made of, before it is a page, Markdown or a cell's output: text, tables and
-pictures as data."""
+"""The building blocks of a document: text, tables and charts as plain data.
+
+A `Document` has sections, and a section has blocks. `page` turns a document into HTML, `markdown`
+into Markdown with PNG files. Blocks hold plain text: escaping is left to whoever shows them.
+
+Charts name methods by `key` ("model", "one_step"), which decides their colour, marker and line
+(`mtdinterp.style.style_of`), and by `label`, the text that readers see.
+"""
 
 from dataclasses import dataclass
 
@@ -11,55 +17,73 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs. `kind` is plain, soft (an aside), answer, misfit (what does not fit), list or
-    code."""
+    """Paragraphs, one per line."""
 
     lines: tuple[str, ...]
     kind: str = "plain"
+    """"plain", "soft" (an aside), "answer", "misfit" (what contradicts it), "list" or "code"."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    words: str
+    """A heading inside a section."""
+
+    text: str
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Paragraphs under headings, side by side where there is room; the last column is the one that
-    counts."""
+    """Paragraphs under headings, side by side on a wide page; the last column is emphasised."""
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each column's heading with its paragraphs."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Words and the files they lead to, in the document's own folder."""
+    """Links to files in the document's own folder."""
 
     links: tuple[tuple[str, str], ...]
+    """Each link's text with its file name."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A table cell that says whether a claim holds, shown in a colour."""
+
+    state: str
+    """"holds", "fails" or "undecidable"."""
+    reason: str = ""
+    """Shown after the state, such as why the claim is undecidable."""
+
+
+Cell = str | State
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; a cell that is just "yes" or "no" is a verdict."""
+    """A table of text; a cell may be a `State`, and a cell "yes" or "no" is coloured like one."""
 
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     folded: str = ""
-    """What to click on to see it; a table without such words is open."""
+    """If not empty, the table is hidden until the reader clicks on this text."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """`key` says whose it is (`style.LOOKS`), and so its colour."""
+    """One bar with its standard error; both may be NaN."""
 
     key: str
-    words: str
+    label: str
     value: float
     stderr: float
 
 
 @dataclass(frozen=True)
 class Bars:
+    """Horizontal bars with their values."""
+
     title: str
     bars: tuple[Bar, ...]
     unit: str
@@ -67,17 +91,16 @@ class Bars:
 
 @dataclass(frozen=True)
 class Series:
-    """One value a category."""
+    """One value per category."""
 
     key: str
-    words: str
+    label: str
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Standing bars in groups, one group a category and one bar a series; the truth's are
-    hollow."""
+    """Vertical bars: one group per category, one bar per series; bars of the truth are hollow."""
 
     title: str
     categories: tuple[str, ...]
@@ -86,18 +109,18 @@ class Groups:
 
 @dataclass(frozen=True)
 class Level:
-    """A value to compare with."""
+    """A value to compare with, drawn as a line across the chart."""
 
     key: str
-    words: str
+    label: str
     value: float
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number and its standard error, which is not a number where there is none."""
+    """A measured value; the standard error is NaN if there is none."""
 
-    words: str
+    label: str
     value: float
     stderr: float
     note: str
@@ -105,7 +128,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Readings of one quantity with 95% intervals, and the values they ought to have."""
+    """Readings of one quantity with 95% intervals, and the levels that they should have."""
 
     title: str
     readings: tuple[Reading, ...]
@@ -115,26 +138,32 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Line:
+    """One line of a chart, as (x, y) points."""
+
     key: str
-    words: str
+    label: str
     points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
 class Lines:
+    """Lines over a common x axis."""
+
     title: str
     lines: tuple[Line, ...]
     x_name: str
     y_name: str
     logarithmic: bool = False
-    """Of the vertical axis."""
+    """Whether the y axis is logarithmic."""
     levels: tuple[Level, ...] = ()
     moments: tuple[tuple[float, str], ...] = ()
-    """Places on the horizontal axis where something happened."""
+    """Events on the x axis: where, and the label."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
+    """A small square matrix, such as a transition matrix."""
+
     title: str
     subtitle: str
     values: Float[Tensor, "row column"]
@@ -142,48 +171,54 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Small matrices with their numbers, on one scale from 0 to `most`, which is above 0."""
+    """Small matrices with a number in each cell, on one colour scale."""
 
     title: str
     panels: tuple[Matrix, ...]
-    most: float
+    largest: float
+    """The value of the darkest colour, above 0; 0 is white."""
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A heat map of many cells. Rows have names, or count from `first_row`; columns count from
-    `first_column`."""
+    """A heat map with many cells."""
 
     title: str
     values: Float[Tensor, "row column"]
     row_names: tuple[str, ...] = ()
+    """One name per row; if empty, rows are numbered from `first_row`."""
     first_row: int = 0
     first_column: int = 0
+    """The number of the first column."""
     outlines: tuple[tuple[Point, ...], ...] = ()
-    """Closed shapes to mark, as (column, row) corners counted in cells from the upper left."""
+    """Closed shapes to outline, as (column, row) corners in cells from the upper left corner."""
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Heat maps on one scale: 0 to `most`, or for changes -most to most. There is at least one."""
+    """One or more heat maps on one colour scale."""
 
     title: str
     panels: tuple[Map, ...]
-    most: float
-    down: str
-    across: str
+    largest: float
+    """The end of the colour scale, which starts at 0, or at -largest for changes."""
+    row_axis: str
+    """What rows are, such as "query"."""
+    column_axis: str
+    """What columns are, such as "key"."""
     changes: bool = False
+    """Whether the values are changes, which may be negative."""
     note: str = ""
 
     @property
     def square(self) -> bool:
-        """Rows and columns are the same thing."""
+        """Whether rows and columns are the same kind of thing, such as positions."""
         return not self.panels[0].row_names
 
 
 @dataclass(frozen=True)
 class Image:
-    """A picture that is drawn already."""
+    """A finished picture."""
 
     title: str
     png: bytes
@@ -196,15 +231,19 @@ Block = Text | Heading | Columns | Links | Table | Image | Picture
 
 @dataclass(frozen=True)
 class Section:
+    """A titled part of a document."""
+
     title: str
     blocks: tuple[Block, ...]
     level: int = 2
-    """Of its title; in a comparison the evidence of each model stands one below the model's own."""
+    """The level of its heading; only sections of level 2 are in the table of contents."""
     name: str = ""
-    """What a link to it on the page is called, where that should last."""
+    """The anchor that links to the section use; numbered if empty."""
 
 
 @dataclass(frozen=True)
 class Document:
+    """A title and sections."""
+
     title: str
     sections: tuple[Section, ...]

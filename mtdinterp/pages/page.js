@@ -1,5 +1,5 @@
 "use strict";
-// The value under the pointer, in words below its map.
+// Shows the value of the cell under the pointer below each heat map.
 
 function cellsOf(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));

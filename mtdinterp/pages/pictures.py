@@ -1,209 +1,262 @@
-"""The pictures of a document as files, for Markdown: the same data as on the page, drawn by
-matplotlib."""
+"""The pictures of a document as files, drawn with matplotlib from the same blocks as the page."""
 
-import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.pages.blocks import Bars, Groups, Intervals, Lines, Maps, Matrices, Picture
-from mtdinterp.style import CHANGE, INK, LOOKS, OUTLINE, amounts, plain, styled
+from mtdinterp.pages.blocks import (
+    Bars,
+    Groups,
+    Intervals,
+    Level,
+    Line,
+    Lines,
+    Map,
+    Maps,
+    Matrices,
+    Matrix,
+    Picture,
+)
+from mtdinterp.pages.ranges import (
+    NORMAL_95,
+    finite_or_zero,
+    interval_axis,
+    is_off_axis,
+    reading_text,
+    readings_range,
+)
+from mtdinterp.plotting import (
+    legend_right,
+    literal,
+    probability_colours,
+    saved_figure,
+    write_cells,
+)
+from mtdinterp.style import CHANGE, INK, OUTLINE, style_of
+
+WIDTH = 6.4
+"""Width of charts in inches."""
+MAPS_WIDTH = 8.0
+"""Width of heat maps in inches."""
+MAX_WRITTEN = 8
+"""Matrices with more rows than this are drawn without numbers."""
 
 
 def draw(block: Picture, path: Path) -> None:
-    """Write one picture."""
-    if isinstance(block, Bars):
-        size = 6.4, 0.9 + 0.27 * len(block.bars)
-    elif isinstance(block, Intervals):
-        size = 6.4, 1.4 + 0.35 * len(block.readings)
-    elif isinstance(block, Groups | Lines):
-        size = 6.4, 3.4
-    elif isinstance(block, Matrices):
-        size = 2.3 * len(block.panels), 2.9
-    else:
-        size = (
-            8.0,
-            4.0
-            if block.square
-            else 0.9 + sum(0.45 + 0.17 * len(panel.row_names) for panel in block.panels),
-        )
-    with styled(*size, path) as figure:
-        figure.suptitle(plain(block.title), x=0.01, ha="left", fontsize=10)
+    """Draw one picture and write it to `path`."""
+    width, height = _size(block)
+    with saved_figure(width, height, path) as figure:
+        figure.suptitle(literal(block.title), x=0.01, ha="left", fontsize=10)
         DRAWERS[type(block)](block, figure)
+
+
+def _size(block: Picture) -> tuple[float, float]:
+    """Width and height in inches."""
+    if isinstance(block, Bars):
+        return WIDTH, 0.9 + 0.27 * len(block.bars)
+    if isinstance(block, Intervals):
+        return WIDTH, 1.4 + 0.35 * len(block.readings)
+    if isinstance(block, Groups | Lines):
+        return WIDTH, 3.4
+    if isinstance(block, Matrices):
+        return 2.3 * len(block.panels), 2.9
+    if block.square:
+        return MAPS_WIDTH, 4.0
+    heights = [0.45 + 0.17 * len(panel.row_names) for panel in block.panels]
+    return MAPS_WIDTH, 0.9 + sum(heights)
 
 
 def _bars(block: Bars, figure: Any) -> None:
     axis = figure.subplots()
     places = range(len(block.bars))
-    errors = [bar.stderr if math.isfinite(bar.stderr) else 0.0 for bar in block.bars]
-    axis.barh(
-        places,
-        [bar.value for bar in block.bars],
-        0.7,
-        xerr=errors,
-        ecolor=INK,
-        color=[LOOKS[bar.key].colour for bar in block.bars],
-    )
-    for place, bar, error in zip(places, block.bars, errors, strict=True):
+    values = [bar.value for bar in block.bars]
+    errors = [finite_or_zero(bar.stderr) for bar in block.bars]
+    colours = [style_of(bar.key).colour for bar in block.bars]
+    axis.barh(places, values, 0.7, xerr=errors, ecolor=INK, color=colours)
+    for place, value, error in zip(places, values, errors, strict=True):
         axis.annotate(
-            f"{bar.value:.5f}",
-            (bar.value + error, place),
+            f"{value:.5f}",
+            (value + error, place),
             (4, 0),
             textcoords="offset points",
             va="center",
             fontsize=8,
         )
-    axis.set_yticks(places, [plain(bar.words) for bar in block.bars])
+    axis.set_yticks(places, [literal(bar.label) for bar in block.bars])
     axis.margins(x=0.14)
     axis.invert_yaxis()
-    axis.set_xlabel(plain(block.unit))
+    axis.set_xlabel(literal(block.unit))
 
 
 def _groups(block: Groups, figure: Any) -> None:
     axis = figure.subplots()
-    width = 0.8 / len(block.series)
+    groups = range(len(block.categories))
     for number, series in enumerate(block.series):
-        places = [group - 0.4 + (number + 0.5) * width for group in range(len(block.categories))]
-        colour = LOOKS[series.key].colour
+        width = 0.8 / len(block.series)
+        offset = (number + 0.5) * width - 0.4
+        colour = style_of(series.key).colour
         axis.bar(
-            places,
+            [group + offset for group in groups],
             series.values,
             0.9 * width,
-            label=plain(series.words),
+            label=literal(series.label),
             edgecolor=colour,
             color="none" if series.key == "truth" else colour,
         )
-    axis.set_xticks(
-        range(len(block.categories)), [plain(category) for category in block.categories]
-    )
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axis.set_xticks(groups, [literal(category) for category in block.categories])
+    if block.series:
+        legend_right(axis)
 
 
 def _intervals(block: Intervals, figure: Any) -> None:
     axis = figure.subplots()
+    colour = style_of("model").colour
     for place, reading in enumerate(block.readings):
-        reach = 1.96 * reading.stderr if math.isfinite(reading.stderr) else 0.0
-        axis.errorbar(
-            reading.value, place, xerr=reach, fmt="o", color=LOOKS["model"].colour, capsize=3
-        )
+        half = NORMAL_95 * finite_or_zero(reading.stderr)
+        axis.errorbar(reading.value, place, xerr=half, fmt="o", color=colour, capsize=3)
+    readings = readings_range(block)
+    limits = interval_axis(block)
     for level in block.levels:
-        look = LOOKS[level.key]
-        axis.axvline(
-            level.value,
-            color=look.colour,
-            linestyle=look.line,
-            label=plain(f"{level.words} {level.value:.2f}"),
-        )
-    axis.set_yticks(
-        range(len(block.readings)),
-        [
-            plain(f"{reading.words}: {reading.value:.2f}")
-            + (f" ± {reading.stderr:.2f}" if math.isfinite(reading.stderr) else "")
-            for reading in block.readings
-        ],
-    )
+        if is_off_axis(level, readings):
+            _off_axis_level(axis, level, to_the_right=level.value > limits.high)
+        else:
+            _interval_level(axis, level)
+    labels = [f"{reading.label}: {reading_text(reading)}" for reading in block.readings]
+    axis.set_yticks(range(len(block.readings)), map(literal, labels))
     axis.set_ylim(len(block.readings) - 0.5, -0.5)
-    axis.set_xlim(left=min(0.0, axis.get_xlim()[0]))
-    axis.set_xlabel(plain(block.unit))
+    axis.set_xlim(limits)
+    axis.set_xlabel(literal(block.unit))
     if block.levels:
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        legend_right(axis)
+
+
+def _interval_level(axis: Any, level: Level) -> None:
+    style = style_of(level.key)
+    axis.axvline(
+        level.value,
+        color=style.colour,
+        linestyle=style.line,
+        label=literal(f"{level.label} {level.value:.2f}"),
+    )
+
+
+def _off_axis_level(axis: Any, level: Level, to_the_right: bool) -> None:
+    """An arrow at the upper corner of the axes; the legend shows the value."""
+    axis.plot(
+        1.0 if to_the_right else 0.0,
+        1.0,
+        marker=">" if to_the_right else "<",
+        color=style_of(level.key).colour,
+        linestyle="none",
+        transform=axis.transAxes,
+        clip_on=False,
+        label=literal(f"{level.label} {level.value:.2f}\n(outside the axis)"),
+    )
 
 
 def _lines(block: Lines, figure: Any) -> None:
     axis = figure.subplots()
     for line in block.lines:
-        look = LOOKS[line.key]
-        axis.plot(
-            *zip(*line.points, strict=True),
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=3,
-            label=plain(line.words),
-        )
+        _line(axis, line)
     for level in block.levels:
-        look = LOOKS[level.key]
-        axis.axhline(level.value, color=look.colour, linestyle=look.line, label=plain(level.words))
-    for moment, words in block.moments:
-        axis.axvline(
-            moment,
-            color=INK,
-            linestyle=(0, (1, 2)),
-            linewidth=0.8,
-            label=plain(f"{words} ({moment:g})"),
-        )
+        style = style_of(level.key)
+        label = literal(level.label)
+        axis.axhline(level.value, color=style.colour, linestyle=style.line, label=label)
+    for moment, name in block.moments:
+        label = literal(f"{name} ({moment:g})")
+        axis.axvline(moment, color=INK, linestyle=(0, (1, 2)), linewidth=0.8, label=label)
     if block.logarithmic:
         axis.set_yscale("log")
-    axis.set_xlabel(plain(block.x_name))
-    axis.set_ylabel(plain(block.y_name))
+    axis.set_xlabel(literal(block.x_name))
+    axis.set_ylabel(literal(block.y_name))
     if len(block.lines) + len(block.levels) + len(block.moments) > 1:
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        legend_right(axis)
+
+
+def _line(axis: Any, line: Line) -> None:
+    style = style_of(line.key)
+    axis.plot(
+        [x for x, _ in line.points],
+        [y for _, y in line.points],
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
+        markersize=3,
+        label=literal(line.label),
+    )
 
 
 def _matrices(block: Matrices, figure: Any) -> None:
-    for axis, panel in zip(
-        figure.subplots(1, len(block.panels), squeeze=False)[0], block.panels, strict=True
-    ):
-        size = len(panel.values)
-        axis.imshow(panel.values.numpy(), cmap=amounts(), vmin=0, vmax=block.most)
-        axis.set_title(plain(f"{panel.title}\n{panel.subtitle}"), loc="left", fontsize=9)
-        axis.set_xticks(range(size))
-        axis.set_yticks(range(size))
-        axis.tick_params(length=0)
-        if size <= 8:
-            for row, line in enumerate(panel.values.tolist()):
-                for column, value in enumerate(line):
-                    axis.text(
-                        column,
-                        row,
-                        f"{value:.2f}",
-                        ha="center",
-                        va="center",
-                        fontsize=7,
-                        color="white" if value > block.most / 2 else INK,
-                    )
+    axes = figure.subplots(1, len(block.panels), squeeze=False)[0]
+    for axis, panel in zip(axes, block.panels, strict=True):
+        _matrix(axis, panel, block.largest)
+
+
+def _matrix(axis: Any, panel: Matrix, largest: float) -> None:
+    size = len(panel.values)
+    axis.imshow(panel.values.numpy(), cmap=probability_colours(), vmin=0, vmax=largest)
+    axis.set_title(literal(f"{panel.title}\n{panel.subtitle}"), loc="left", fontsize=9)
+    axis.set_xticks(range(size))
+    axis.set_yticks(range(size))
+    axis.tick_params(length=0)
+    if size <= MAX_WRITTEN:
+        write_cells(axis, panel.values, largest)
 
 
 def _maps(block: Maps, figure: Any) -> None:
-    from matplotlib.colors import Normalize, PowerNorm
-
-    heights = [max(1, len(panel.row_names)) for panel in block.panels]
-    axes = (
-        figure.subplots(1, len(block.panels), squeeze=False)[0]
-        if block.square
-        else figure.subplots(
-            len(block.panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights}
-        )[:, 0]
-    )
+    """Square maps next to each other, others below each other with heights by their rows."""
+    if block.square:
+        axes = figure.subplots(1, len(block.panels), squeeze=False)[0]
+        lowest = axes
+    else:
+        heights = [max(1, len(panel.row_names)) for panel in block.panels]
+        ratios = {"height_ratios": heights}
+        axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
+        lowest = axes[-1:]
     for axis, panel in zip(axes, block.panels, strict=True):
-        rows, columns = panel.values.shape
-        left, top = panel.first_column - 0.5, panel.first_row - 0.5
-        image = axis.imshow(
-            panel.values.nan_to_num().numpy(),
-            aspect="equal" if block.square else "auto",
-            interpolation="nearest",
-            cmap=CHANGE if block.changes else amounts(),
-            norm=Normalize(-block.most, block.most)
-            if block.changes
-            else PowerNorm(0.5, 0, block.most),
-            extent=(left, left + columns, top + rows, top),
-        )
-        for outline in panel.outlines:
-            across, down = zip(*(*outline, outline[0]), strict=True)
-            axis.plot(
-                [left + x for x in across], [top + y for y in down], color=OUTLINE, linewidth=1
-            )
-        axis.set_title(plain(panel.title), loc="left")
-        if panel.row_names:
-            axis.set_yticks(range(rows), map(plain, panel.row_names), fontsize=7)
-            axis.tick_params(axis="y", length=0)
-        else:
-            axis.set_ylabel(plain(block.down))
-    for axis in axes if block.square else axes[-1:]:
-        axis.set_xlabel(plain(block.across))
+        image = _map(axis, block, panel)
+    for axis in lowest:
+        axis.set_xlabel(literal(block.column_axis))
     figure.colorbar(image, ax=list(axes), fraction=0.03, pad=0.01)
 
 
-DRAWERS: dict[type, Any] = {
+def _map(axis: Any, block: Maps, panel: Map) -> Any:
+    """Draw one heat map and return its image, for the colour bar."""
+    rows, columns = panel.values.shape
+    left = panel.first_column - 0.5
+    top = panel.first_row - 0.5
+    image = axis.imshow(
+        panel.values.nan_to_num().numpy(),
+        aspect="equal" if block.square else "auto",
+        interpolation="nearest",
+        cmap=CHANGE if block.changes else probability_colours(),
+        norm=_colour_scale(block),
+        extent=(left, left + columns, top + rows, top),
+    )
+    for outline in panel.outlines:
+        closed = (*outline, outline[0])
+        across = [left + x for x, _ in closed]
+        down = [top + y for _, y in closed]
+        axis.plot(across, down, color=OUTLINE, linewidth=1)
+    axis.set_title(literal(panel.title), loc="left")
+    if panel.row_names:
+        axis.set_yticks(range(rows), map(literal, panel.row_names), fontsize=7)
+        axis.tick_params(axis="y", length=0)
+    else:
+        axis.set_ylabel(literal(block.row_axis))
+    return image
+
+
+def _colour_scale(block: Maps) -> Any:
+    """The colour scale; probabilities are coloured by their square root, as on the page."""
+    from matplotlib.colors import Normalize, PowerNorm
+
+    if block.changes:
+        return Normalize(-block.largest, block.largest)
+    return PowerNorm(0.5, 0, block.largest)
+
+
+DRAWERS: dict[type, Callable[[Any, Any], None]] = {
     Bars: _bars,
     Groups: _groups,
     Intervals: _intervals,

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from mtdinterp.construction import one_step
 from mtdinterp.models import LensTransformer
+from mtdinterp.plotting import probability_map
 from mtdinterp.readout import attention
-from mtdinterp.reproduce.drawing import NAMES, probability_map
 from mtdinterp.reproduce.figure import Context, Reproduction
+from mtdinterp.reproduce.methods import label_of
 from mtdinterp.reproduce.models import available, say_missing
 from mtdinterp.reproduce.scores import tuned_rate
 from mtdinterp.training.zoo import Entry, zoo_task
@@ -123,7 +124,7 @@ def _numbers(found: AttentionComparison) -> dict[str, Any]:
 def _sentence(entry: Entry, found: AttentionComparison) -> str:
     first, second, last = found.layers
     return (
-        f"{NAMES[_method(entry)].capitalize()}, m = {entry.order}: over the lags layer 1 "
+        f"{label_of(_method(entry)).capitalize()}, m = {entry.order}: over the lags layer 1 "
         "correlates with the "
         f"responsibilities at {first.responsibility_correlation:.3f}, but only "
         f"{first.mass_on_lags:.0%} of its "
@@ -144,7 +145,7 @@ def _draw(figure: Any, maps: Maps) -> None:
         for layer, values in enumerate(layers):
             image = probability_map(axes[row, layer], values.numpy(), root=True)
         words = f"m = {order}, {'construction' if method == 'construction' else 'trained'}"
-        axes[row, 0].set_ylabel(f"{words if len(orders) > 1 else NAMES[method]}\nquery position")
+        axes[row, 0].set_ylabel(f"{words if len(orders) > 1 else label_of(method)}\nquery position")
     for layer, words in enumerate(LAYER_WORDS):
         axes[0, layer].set_title(words)
         axes[-1, layer].set_xlabel("key position")

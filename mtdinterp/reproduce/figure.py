@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.plotting import saved_figure
 from mtdinterp.reproduce.models import Models
 from mtdinterp.reproduce.registry import FIGURES
-from mtdinterp.style import styled
 from mtdinterp.task import MTDTask, Sample
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
@@ -70,7 +70,7 @@ def write(reproduction: Reproduction, directory: Path) -> list[Path]:
     """The pictures and the table behind them, named after the figure."""
     paths = [directory / (reproduction.name + suffix) for suffix in (*PICTURES, ".csv")]
     for path in paths[:-1]:
-        with styled(*reproduction.size, path) as figure:
+        with saved_figure(*reproduction.size, path) as figure:
             reproduction.draw(figure)
     with paths[-1].open("w", newline="") as file:
         writer = csv.DictWriter(file, list(reproduction.table[0]))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mtdinterp.estimators import exact_posterior_mean, mirror_descent
+from mtdinterp.plotting import draw_method, grid, legend_below
 from mtdinterp.readout import centred
-from mtdinterp.reproduce.drawing import grid, legend_below, line
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
 from mtdinterp.style import SHADES
 from mtdinterp.theory import equivalent_learning_rate, gradient_at_uniform
@@ -128,7 +128,7 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int]) -> None:
             ("equivalent", "one_step_theory", "η = 1/(m+1)", 2),
         ):
             some = [row for row in rows if (row["order"], row["rate"]) == (order, rate)]
-            line(
+            draw_method(
                 axis,
                 method,
                 [(row["gradient_norm"], row["distance"], row["distance_stderr"]) for row in some],

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from mtdinterp.plotting import grid
 from mtdinterp.readout import centred
-from mtdinterp.reproduce.drawing import grid
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
 from mtdinterp.style import SHADES
 from mtdinterp.task import MTDTask
@@ -126,29 +126,29 @@ def _listed(values: Sequence[float], digits: int = 2) -> str:
 
 def _draw(figure: Any, rows: Sequence[Row], order: int) -> None:
     left, right = figure.subplots(1, 2)
-    for lag, look in zip(range(1, order + 1), SHADES, strict=False):
+    for lag, style in zip(range(1, order + 1), SHADES, strict=False):
         some = [row for row in rows if (row["weights"], row["lag"]) == ("uneven", lag)]
         label = f"lag {lag}, true weight {WEIGHTS['uneven'][lag - 1]:g}"
         left.errorbar(
             [row["observations"] for row in some],
             [row["gradient"] for row in some],
             [row["gradient_stderr"] for row in some],
-            color=look.colour,
-            marker=look.marker,
+            color=style.colour,
+            marker=style.marker,
             markersize=4,
-            linestyle=look.line,
+            linestyle=style.line,
             linewidth=1.2,
             label=label,
         )
-    for name, look in zip(WEIGHTS, (SHADES[0], SHADES[3]), strict=True):
+    for name, style in zip(WEIGHTS, (SHADES[0], SHADES[3]), strict=True):
         some = [row for row in rows if (row["weights"], row["lag"]) == (name, 1)]
         right.plot(
             [row["observations"] for row in some],
             [row["centred_norm"] for row in some],
-            color=look.colour,
-            marker=look.marker,
+            color=style.colour,
+            marker=style.marker,
             markersize=4,
-            linestyle=look.line,
+            linestyle=style.line,
             linewidth=1.2,
             label=f"{name} true weights",
         )

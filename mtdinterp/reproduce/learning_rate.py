@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mtdinterp.reproduce.drawing import grid, legend_below, lengths_axis, line
+from mtdinterp.plotting import draw_method, grid, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
 from mtdinterp.reproduce.scores import tuned_rate
 from mtdinterp.style import SHADES
@@ -136,7 +136,7 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequ
     axes = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
     for axis, order in zip(axes, orders, strict=True):
         some = [row for row in rows if row["order"] == order]
-        line(
+        draw_method(
             axis,
             "one_step",
             [
@@ -149,19 +149,19 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequ
             ],
             "tuned η",
         )
-        line(
+        draw_method(
             axis,
             "one_step_theory",
             [(row["length"], equivalent_learning_rate(order) * row["length"], 0.0) for row in some],
             "η = 1/(m+1), first order",
         )
-        for (key, label), look in zip(BOUNDS.items(), SHADES, strict=False):
+        for (key, label), style in zip(BOUNDS.items(), SHADES, strict=False):
             axis.plot(
                 [row["length"] for row in some],
                 [row["length"] / row[key] for row in some],
-                color=look.colour,
-                linestyle=look.line,
-                marker=look.marker,
+                color=style.colour,
+                linestyle=style.line,
+                marker=style.marker,
                 markersize=3.5,
                 linewidth=1.2,
                 label=label,

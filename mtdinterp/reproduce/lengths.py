@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mtdinterp.reproduce.drawing import grid, kl_axis, legend_below, lengths_axis, lines
+from mtdinterp.plotting import grid, kl_axis, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.reproduce.methods import draw_methods
 from mtdinterp.reproduce.models import available, say_missing
 from mtdinterp.reproduce.scores import Scores, model_kl, usual_scores
 from mtdinterp.training.zoo import ENTRIES, Entry, zoo_task
@@ -176,8 +177,8 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequ
     for column, order in enumerate(orders):
         some = [row for row in rows if row["order"] == order]
         top, bottom = axes[:, column]
-        lines(top, some, METHODS, "length", "kl", "kl_stderr")
-        lines(bottom, some, METHODS, "length", "over_one_step", "over_one_step_stderr")
+        draw_methods(top, some, METHODS, "length", "kl", "kl_stderr")
+        draw_methods(bottom, some, METHODS, "length", "over_one_step", "over_one_step_stderr")
         kl_axis(top)
         top.set_title(f"m = {order}")
         lengths_axis(bottom, lengths)

@@ -13,10 +13,11 @@ from mtdinterp.estimators import entropic_map, exact_posterior_mean, expectation
 from mtdinterp.estimators.mirror import descend
 from mtdinterp.fitting import Evidence
 from mtdinterp.metrics import total_variation
-from mtdinterp.reproduce.drawing import NAMES, grid, kl_axis, legend_below, line
+from mtdinterp.plotting import draw_method, grid, kl_axis, legend_below
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.reproduce.methods import label_of
 from mtdinterp.reproduce.scores import FIGURE_TOLERANCE, Scores, weights_kl
-from mtdinterp.style import LOOKS
+from mtdinterp.style import style_of
 from mtdinterp.task import MTDTask
 from mtdinterp.training.zoo import zoo_task
 
@@ -174,28 +175,29 @@ def _draw(figure: Any, rows: Sequence[Row], lengths: Sequence[int]) -> None:
     for axis, length in zip(axes, lengths, strict=True):
         some = [row for row in rows if row["length"] == length]
         for method in ("exact_bayes", "maximum_likelihood"):
+            style = style_of(method)
             row = next(row for row in some if row["method"] == method)
             axis.axhline(
                 row["kl"],
-                color=LOOKS[method].colour,
-                linestyle=LOOKS[method].line,
+                color=style.colour,
+                linestyle=style.line,
                 linewidth=1.4,
-                label=NAMES[method],
+                label=label_of(method),
             )
             axis.axhspan(
                 row["kl"] - row["kl_stderr"],
                 row["kl"] + row["kl_stderr"],
-                color=LOOKS[method].colour,
+                color=style.colour,
                 alpha=0.12,
                 linewidth=0,
             )
-        for method, words in labels.items():
+        for method, label in labels.items():
             points = [
                 (row["strength"], row["kl"], row["kl_stderr"])
                 for row in some
                 if row["method"] == method
             ]
-            line(axis, method, points, words)
+            draw_method(axis, method, points, label)
         axis.set_xscale("log")
         kl_axis(axis)
         axis.set_title(f"m = {ORDER}, T = {length}")

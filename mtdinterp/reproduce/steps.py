@@ -8,8 +8,9 @@ from typing import Any
 from mtdinterp.construction import two_step
 from mtdinterp.fitting import Evidence, fit_two_step
 from mtdinterp.models import LensTransformer
-from mtdinterp.reproduce.drawing import grid, kl_axis, legend_below, lengths_axis, line, lines
+from mtdinterp.plotting import draw_method, grid, kl_axis, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.reproduce.methods import draw_methods
 from mtdinterp.reproduce.models import available, say_missing
 from mtdinterp.reproduce.scores import Scores, model_kl, tuned_rate, tuning_sequences, usual_scores
 from mtdinterp.task import MTDTask
@@ -157,14 +158,14 @@ def _kl(rows: Sequence[Row], method: str, length: int) -> float:
 def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Sequence[int]) -> None:
     left, right = figure.subplots(1, 2)
     # On the right so little is between the methods that they stand side by side at each length.
-    beside = {
+    separated = {
         method: 2 ** (0.075 * (place - len(METHODS) / 2))
         for place, method in enumerate((*METHODS, "model"))
     }
-    for axis, key, aside in ((left, "kl", {}), (right, "over_two_step", beside)):
-        lines(axis, rows, METHODS, "length", key, f"{key}_stderr", aside)
+    for axis, key, x_factors in ((left, "kl", {}), (right, "over_two_step", separated)):
+        draw_methods(axis, rows, METHODS, "length", key, f"{key}_stderr", x_factors)
         points = [(row["length"], row[key], row[f"{key}_spread"]) for row in seeds]
-        line(axis, "model", points, "trained, five layers", aside.get("model", 1.0))
+        draw_method(axis, "model", points, "trained, five layers", x_factors.get("model", 1.0))
         lengths_axis(axis, lengths)
         grid(axis)
     kl_axis(left)

@@ -9,7 +9,7 @@ from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
 from mtdinterp.models import LensTransformer
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
 from mtdinterp.reproduce.scores import FIGURE_TOLERANCE, TUNING_BETAS, tuned_rate
-from mtdinterp.style import FAINT, INK, LOOKS
+from mtdinterp.style import FAINT, INK, style_of
 from mtdinterp.training.recipes import PAPER, Recipe, fast
 from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, zoo_task
 
@@ -84,7 +84,7 @@ def _width_rows(order: int) -> list[dict[str, Any]]:
 def _draw_stream(figure: Any, model: LensTransformer) -> None:
     """Each layer's stream as a row of its named blocks."""
     axis = figure.subplots()
-    purple = LOOKS["construction"].colour
+    purple = style_of("construction").colour
     widths = [cast(Any, block).attn.W_A.shape[-1] for block in model.blocks] + [model.stream.width]
     for layer, width in enumerate(widths):
         for name, part in model.stream.items():
@@ -264,7 +264,7 @@ def _draw_table(figure: Any, rows: Sequence[Row]) -> None:
                 line,
                 row[column],
                 va="center",
-                color=LOOKS["model"].colour if differs else INK,
+                color=style_of("model").colour if differs else INK,
                 fontweight="bold" if differs else "normal",
             )
     axis.hlines([line + 0.5 for line in range(len(rows))], 0, 1, color=FAINT, linewidth=0.6)

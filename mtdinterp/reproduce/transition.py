@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtdinterp.metrics import row_kl
+from mtdinterp.plotting import grid, probability_map, write_cells
 from mtdinterp.readout import token_scores
-from mtdinterp.reproduce.drawing import grid, probability_map, write_cells
 from mtdinterp.reproduce.figure import Context, Reproduction, Row
 from mtdinterp.reproduce.models import available, say_missing
-from mtdinterp.style import FAINT, INK, LOOKS
+from mtdinterp.style import FAINT, INK, style_of
 from mtdinterp.task import MTDTask
 from mtdinterp.training.zoo import ENTRIES, Entry, zoo_task
 from probes.recover_transition import TransitionRecovery, recover_transition
@@ -155,8 +155,8 @@ def _draw(
             s=34,
             zorder=3,
             label=READINGS[reading],
-            edgecolors=LOOKS["model"].colour,
-            facecolors=LOOKS["model"].colour if filled else "white",
+            edgecolors=style_of("model").colour,
+            facecolors=style_of("model").colour if filled else "white",
         )
     axis.scatter(
         [row["control"] for row in rows],

@@ -33,6 +33,7 @@ from mtdinterp.pages.blocks import (
     Reading,
     Section,
     Series,
+    State,
     Table,
     Text,
 )
@@ -86,6 +87,14 @@ BLOCKS = (
     Links((("numbers", "some file.csv"),)),
     Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
     Table(("c",), (("folded cell",),), folded="unfold"),
+    Table(
+        ("state", "claim"),
+        (
+            (State("holds"), "claim 1"),
+            (State("fails"), "claim 2"),
+            (State("undecidable", f"a reason {NASTY}"), "claim 3"),
+        ),
+    ),
     Image("image", PIXEL),
     *CHARTS,
     Matrices("matrices", (Matrix("matrix", "subtitle", VALUES),), 1.0),
@@ -104,6 +113,8 @@ WORDS = (
     "another side",
     "numbers",
     "folded cell",
+    "undecidable",
+    "a reason",
     "maps",
     "changes",
     "a note",
@@ -170,6 +181,44 @@ NAN = float("nan")
 def test_what_cannot_be_drawn_is_left_out(block):
     html = render(Document("d", (Section("s", (block,)),)))
     assert not re.search(r'="[^"]*\bnan\b', html)
+
+
+STATES = ((State("holds"),), (State("fails"),), (State("undecidable", "R² is 0.1"),))
+
+
+def test_a_claim_holds_fails_or_is_undecidable_with_its_reason(tmp_path):
+    document = Document("d", (Section("s", (Table(("state",), STATES),)),))
+    html = render(document)
+    assert '<td><span class="holds">holds</span></td>' in html
+    assert '<td><span class="fails">fails</span></td>' in html
+    assert '<span class="undecidable">undecidable</span> R² is 0.1</td>' in html
+    write_markdown(document, tmp_path / "d.md")
+    text = (tmp_path / "d.md").read_text()
+    assert text.endswith("| **holds** |\n| **fails** |\n| **undecidable**: R² is 0.1 |\n")
+
+
+def beta_chart(theory: float) -> Intervals:
+    """Two readings near 16, their optimum, and the level of a first-order theory."""
+    readings = (Reading("attention", 16.26, 0.09, ""), Reading("output", 15.9, 0.06, ""))
+    levels = (Level("one_step", "optimum", 15.8), Level("one_step_theory", "theory", theory))
+    return Intervals("β", readings, levels, "β")
+
+
+def test_a_level_far_from_the_readings_is_an_arrow_at_the_edge():
+    html = render(Document("d", (Section("s", (beta_chart(48.0),)),)))
+    assert ">theory 48.00</text>" in html
+    assert "<title>theory: 48.00, outside the axis</title>" in html
+    reading = re.search(r'cx="([\d.]+)"[^>]*><title>attention: ', html)
+    optimum = re.search(r'd="M([\d.]+) [^>]*><title>optimum', html)
+    assert reading
+    assert optimum
+    assert float(reading[1]) - float(optimum[1]) > 20  # pixels: the two can be told apart
+
+
+def test_a_level_near_the_readings_is_a_line():
+    html = render(Document("d", (Section("s", (beta_chart(20.0),)),)))
+    assert "<title>theory: 20.00</title>" in html
+    assert "outside the axis" not in html
 
 
 def test_a_large_map_is_a_picture_only():

@@ -1,0 +1,13 @@
+"""Charts as inline SVG: no script, selectable text, and a tooltip on every mark.
+
+Charts are drawn narrow, so that their text stays readable on a phone; a wide page puts two side by
+side. One file per kind of chart; `elements` has the parts that they share.
+"""
+
+from mtdinterp.pages.svg.bars import bars
+from mtdinterp.pages.svg.groups import groups
+from mtdinterp.pages.svg.intervals import intervals
+from mtdinterp.pages.svg.lines import lines
+from mtdinterp.pages.svg.matrix import matrix
+
+__all__ = ["bars", "groups", "intervals", "lines", "matrix"]
