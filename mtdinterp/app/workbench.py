@@ -39,7 +39,7 @@ from mtdinterp.pages.page import render
 from mtdinterp.results import to_plain
 from mtdinterp.style import LOOKS
 
-MAPS = ("before", "after", "beside", "source", "cone")
+MAPS = ("before", "after", "reference", "source", "cone")
 """The attention maps that the page can ask for."""
 LONGEST_NUMBER = 9
 """Digits of a sweep's number; longer ones cannot exist."""

@@ -405,5 +405,5 @@ def test_constants_of_the_construction_leave_the_checkpoints_runs(registry, fres
     ]
     assert scenes[0].before is scenes[1].before
     assert scenes[0].of_source is scenes[1].of_source
-    assert not torch.equal(scenes[0].beside.outputs, scenes[1].beside.outputs)
+    assert not torch.equal(scenes[0].reference_run.outputs, scenes[1].reference_run.outputs)
     assert not torch.equal(scenes[0].after.outputs, scenes[1].after.outputs)

@@ -210,8 +210,8 @@ export class EditsPanel {
     const first = JSON.stringify(model) !== JSON.stringify(this.model);
     this.model = model;
     if (first) {
-      const beside = this.store.state.model.role === "construction" ? "the checkpoint" : "the construction";
-      const sources = Object.entries({ ...this.about.sources, reference: beside });
+      const referenceName = this.store.state.model.role === "construction" ? "the checkpoint" : "the construction";
+      const sources = Object.entries({ ...this.about.sources, reference: referenceName });
       fill(byId("edit-source"), sources);
       fill(
         byId("brush-source"),

@@ -94,7 +94,7 @@ const cones = new Latest(
   (error) => report.fail(error),
 );
 
-const labels = () => ({ ...about.methods, construction: maps.beside() });
+const labels = () => ({ ...about.methods, construction: maps.referenceName() });
 
 function listenToKeys() {
   byId("undo").addEventListener("click", () => store.undo());
