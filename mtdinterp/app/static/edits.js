@@ -261,7 +261,7 @@ export class EditsPanel {
     });
     const focused = [...byId("edits").querySelectorAll("input,button")].indexOf(document.activeElement);
     byId("edits").replaceChildren(
-      ...(rows.length ? rows : [make("li", { className: "none", textContent: "No edits: the model runs as it is." })]),
+      ...(rows.length ? rows : [make("li", { className: "none", textContent: "No edits: the model runs unchanged." })]),
     );
     if (focused >= 0) byId("edits").querySelectorAll("input,button")[focused]?.focus();
   }

@@ -29,7 +29,7 @@ const report = {
     else if (!(error instanceof TypeError)) report.say(error.message, true);
     else {
       // What fetch throws, and what a defect of the page would.
-      report.say(`The server cannot be reached, or the page failed: ${error.message}`, true);
+      report.say(`The server is unreachable or the page failed: ${error.message}`, true);
       console.warn(error);
     }
   },

@@ -84,7 +84,11 @@ export class Maps {
     const { model, tokens, source, edits, head, selected } = this.store.state;
     const on = edits.filter((edit) => edit.on !== false);
     const mode = chosenRadio("after");
-    const wanted = { before: [model, tokens, head], after: [model, tokens, source, on, head], reference: [model, tokens] };
+    const wanted = {
+      before: [model, tokens, head],
+      after: [model, tokens, source, on, head],
+      reference: [model, tokens],
+    };
     if (source) wanted.source = [model, source, head];
     if (mode === "cone" && selected !== null) wanted.cone = [model, tokens, source, edits[selected]];
     return Object.fromEntries(Object.entries(wanted).map(([name, parts]) => [name, JSON.stringify(parts)]));
@@ -161,18 +165,18 @@ export class Maps {
     if (map.drawn === size || !size || !length) return;
     const [values, isChange] = this.values(map);
     const named = { before: "before", after: "after", reference: this.referenceName(), source: "source" };
-    const mode = { after: "after", change: "change", cone: "cone of the chosen edit" }[chosenRadio("after")];
+    const mode = { after: "after", change: "change", cone: "cone of the selected edit" }[chosenRadio("after")];
     const name = map.which === "after" ? mode : named[map.which];
     map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), ` ${name}`);
     map.above.setAttribute(
       "aria-label",
-      `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with shift ` + "they select, Enter patches.",
+      `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with Shift they ` + "select, Enter patches.",
     );
     const { first, shown: count } = this;
     map.above.setAttribute("viewBox", `${first} ${first} ${count} ${count}`);
     map.figure.classList.toggle("empty", !values);
     if (!values) {
-      map.figure.dataset.says = map.which === "source" ? "No source sequence." : "Choose an edit to see its cone.";
+      map.figure.dataset.says = map.which === "source" ? "No source sequence." : "Select an edit to see its cone.";
       return;
     }
     const start = map.layer * length * length;

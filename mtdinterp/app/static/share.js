@@ -24,7 +24,7 @@ export class Sharing {
       await navigator.clipboard.writeText(text);
       this.report.say(sentence);
     } catch {
-      this.report.say("The browser keeps the clipboard closed; copy from the address bar or the dialog.");
+      this.report.say("The browser denies access to the clipboard; copy from the address bar or the dialog.");
     }
   }
 
