@@ -49,7 +49,16 @@ class Fields:
         self._prefix = prefix
 
     def get(self, field: str, parse: Parser[Item], default: Any = None) -> Item:
-        """A field that is needed or has a default."""
+        """A field that is needed or has a default.
+
+        Args:
+            field: the name of the field.
+            parse: the parser of its value.
+            default: the value if the field is missing or null; it is parsed too.
+
+        Returns:
+            The parsed value.
+        """
         value = self._given.get(field)
         return parse(self._prefix + field, default if value is None else value)
 

@@ -100,7 +100,7 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> Inde
 
 
 def _place_in_all_columns(model: LensTransformer, edit: Edit, name: str, length: int) -> Index:
-    """The place of an edit, whatever its block."""
+    """The place of an edit in all columns of the last axis."""
     everything = slice(None)
     position = positions_of(edit.position, length)
     if has_keys(name):
