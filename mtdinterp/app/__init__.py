@@ -1,6 +1,7 @@
-"""The workbench: look at a model's run, change it, see what follows, in a page or a notebook.
+"""The workbench: inspect a run of a model, edit it and see the effect, in a page or a notebook.
 
-`state` says what is looked at, `models` what may be opened, `scene` brings both together, `views`
-and `cone` compute the numbers, `python_code` writes them as code and `document` as a document. Only
-`server` and `security` need the extra `[app]`; everything else is used by `mtdinterp.notebook` too.
+`state` describes a view, `models` lists what can be opened, and `scene` combines the two. `views`
+and `cone` compute the numbers, `python_code` writes them as code, `document` as a document.
+`workbench` answers the questions of the page, and `server` gives each an address. Only `server`,
+`static_files` and `security` need the extra `[app]`; `mtdinterp.notebook` uses the others too.
 """

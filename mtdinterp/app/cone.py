@@ -1,8 +1,8 @@
-"""The causal cone of an edit: which attention it can reach, which it changed, and by how much.
+"""The causal cone of an edit: the attention it can reach, and the attention it changed.
 
-Attention is causal, so a change at position p can reach positions from p on, in layers after it: as
-a key it enters every later query's softmax, and so all of that query's row. That is what can be
-reached whatever the weights are; what did change is seen by running the model with this edit alone.
+Attention is causal, so a change at position p can only reach positions from p on, in later layers:
+as a key it enters the softmax of every later query, and so all of that query's row. This bound
+holds for any weights. What did change is measured by running the model with this edit alone.
 """
 
 from dataclasses import dataclass
@@ -12,110 +12,135 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mtdinterp.app.scene import Scene
-from mtdinterp.app.state import EditState
+from mtdinterp.app.state import EditState, Range
 from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
 
 CHANGED = 1e-6
-"""A change of attention below this is rounding."""
-ROWS_HERE = ("pattern", "attn_scores", "rel_scores", "q", "p", "q_input")
-"""Hook points that change attention of their own layer at the edited queries alone."""
-FROM_HERE = ("resid_pre", "k", "attn_in", "k_input")
-"""Those that change it at every query from the first edited position on."""
+"""Smaller changes of attention are rounding errors."""
+EDITED_QUERIES = ("pattern", "attn_scores", "rel_scores", "q", "p", "q_input")
+"""Hook points that change attention of their own layer, at the edited queries only."""
+LATER_QUERIES = ("resid_pre", "k", "attn_in", "k_input")
+"""Hook points that change attention of their own layer, from the first edited position on."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCone:
-    """What one layer's attention has to do with the edit."""
+    """What an edit can change, and did change, in the attention of one layer."""
 
     layer: int
-    rows: tuple[int, int] | None
-    """Queries that can be reached, from the first to before the last; None is none."""
-    keys: tuple[int, int] | None
-    """Keys in those rows, if only some can be reached; None is all."""
+    rows: Range | None
+    """The queries that can be reached; None if there are none."""
+    keys: Range | None
+    """The keys that can be reached in those rows; None means all."""
     reached: int
+    """The number of cells that can be reached."""
     changed: int
-    """Numbers of cells."""
+    """The number of cells that changed."""
     largest: float
-    """The largest change of a cell."""
+    """The largest absolute change of a cell."""
     where: tuple[int, int]
-    """Its query and key."""
+    """The query and key of that cell."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cone:
-    """What an edit does on its own."""
+    """What an edit does alone."""
 
     layers: tuple[LayerCone, ...]
     change: float
     """KL(before ‖ with this edit alone)."""
     moved: float
-    """Total variation of the prediction."""
+    """Total variation between the predictions before and after."""
 
 
 def cone(scene: Scene, edit: EditState) -> Cone:
-    found, changes = [], cone_maps(scene, edit)
-    for layer, change in enumerate(changes):
-        rows, keys = reach(scene, edit, layer)
-        mask = reach_mask(rows, keys, scene.length)
-        flat = int(change.abs().argmax())
-        found.append(
-            LayerCone(
-                layer,
-                rows,
-                keys,
-                int(mask.sum()),
-                int((change.abs() > CHANGED).sum()),
-                change.abs().max().item(),
-                (flat // scene.length, flat % scene.length),
-            )
-        )
-    before, after = (
-        clip_to_distribution(run.outputs)[0] for run in (scene.before, scene.with_edits((edit,)))
-    )
+    """The causal cone of one edit, in all layers."""
+    layers = []
+    for layer, change in enumerate(cone_maps(scene, edit)):
+        layers.append(_layer_cone(scene, edit, layer, change.abs()))
+    before = clip_to_distribution(scene.before.outputs)[0]
+    after = clip_to_distribution(scene.with_edits((edit,)).outputs)[0]
     return Cone(
-        tuple(found), kl_divergence(before, after).item(), total_variation(after, before).item()
+        layers=tuple(layers),
+        change=kl_divergence(before, after).item(),
+        moved=total_variation(after, before).item(),
+    )
+
+
+def _layer_cone(
+    scene: Scene, edit: EditState, layer: int, change: Float[Tensor, "query key"]
+) -> LayerCone:
+    rows, keys = reach(scene, edit, layer)
+    largest_cell = int(change.argmax())
+    return LayerCone(
+        layer=layer,
+        rows=rows,
+        keys=keys,
+        reached=int(reach_mask(rows, keys, scene.length).sum()),
+        changed=int((change > CHANGED).sum()),
+        largest=change.max().item(),
+        where=divmod(largest_cell, scene.length),
     )
 
 
 def cone_maps(scene: Scene, edit: EditState) -> Float[Tensor, "layer query key"]:
     """The change of every layer's attention by this edit alone, mean over heads."""
     after = scene.with_edits((edit,))
-    return torch.stack(
-        [
-            (new - old).mean(0)
-            for old, new in zip(scene.before.patterns, after.patterns, strict=True)
-        ]
-    )
+    pairs = zip(scene.before.patterns, after.patterns, strict=True)
+    return torch.stack([(new - old).mean(0) for old, new in pairs])
 
 
-def reach(
-    scene: Scene, edit: EditState, layer: int
-) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    """Queries of a layer that the edit can reach, and their keys where those are not all."""
-    hook, length = edit.hook.rsplit("hook_", 1)[-1], scene.length
-    own = -1 if edit.layer is None and hook == "embed" else edit.layer
-    first, stop = edit.position or (0, length)
+def reach(scene: Scene, edit: EditState, layer: int) -> tuple[Range | None, Range | None]:
+    """The attention of a layer that an edit can reach.
+
+    Args:
+        scene: the scene of the edit.
+        edit: the edit.
+        layer: the layer, counted from 0.
+
+    Returns:
+        The range of queries, or None if there are none; and the range of keys in those rows, or
+        None if it is all of them.
+    """
+    hook = edit.hook.rsplit("hook_", 1)[-1]
+    edited_layer = _edited_layer(scene, edit)
+    first, stop = edit.position or (0, scene.length)
     if edit.source.kind == "weights":
-        own, first, stop = len(scene.model.blocks) - 1 if own is None else own, length - 1, length
-    if own is None:
-        own = int(edit.hook.split(".")[1])
-    if layer < own:
+        first, stop = scene.length - 1, scene.length
+    if layer < edited_layer:
         return None, None
-    if layer == own and hook in ROWS_HERE:
-        # A pattern is taken as it is; scores go through the softmax, where every key of the row
-        # answers.
-        return (
-            first,
-            stop,
-        ), edit.key if hook == "pattern" and edit.source.kind != "share" else None
-    if layer == own and hook not in FROM_HERE:
+    if layer > edited_layer or hook in LATER_QUERIES:
+        return (first, scene.length), None
+    if hook not in EDITED_QUERIES:
         return None, None
-    return (first, length), None
+    # An edited pattern is used as it is. Scores, and rows that are rescaled, affect all keys.
+    only_edited_keys = hook == "pattern" and edit.source.kind != "share"
+    keys = edit.key if only_edited_keys else None
+    return (first, stop), keys
 
 
-def reach_mask(
-    rows: tuple[int, int] | None, keys: tuple[int, int] | None, length: int
-) -> Bool[Tensor, "query key"]:
+def _edited_layer(scene: Scene, edit: EditState) -> int:
+    """The layer of an edit; -1 for the embedding, which comes before all layers."""
+    if edit.layer is not None:
+        return edit.layer
+    if edit.source.kind == "weights":
+        return len(scene.model.blocks) - 1
+    if edit.hook.rsplit("hook_", 1)[-1] == "embed":
+        return -1
+    return int(edit.hook.split(".")[1])
+
+
+def reach_mask(rows: Range | None, keys: Range | None, length: int) -> Bool[Tensor, "query key"]:
+    """The cells that can be reached, as a mask.
+
+    Args:
+        rows: the range of queries; None is none.
+        keys: the range of keys; None is all.
+        length: the number of positions.
+
+    Returns:
+        True for reached cells; never for keys after their query.
+    """
     mask = torch.zeros(length, length, dtype=torch.bool)
     if rows is not None:
         mask[slice(*rows), slice(*(keys or (0, length)))] = True

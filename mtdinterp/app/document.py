@@ -1,4 +1,4 @@
-"""A scene and a sweep as documents: for notebooks, and as the report of a view."""
+"""Views and sweeps as documents, for notebooks and for the report of a view."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,152 +7,150 @@ import torch
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import METHODS, View, maps, view
-from mtdinterp.app.words import beside
+from mtdinterp.app.words import reference_name
 from mtdinterp.interventions import SweepResult
 from mtdinterp.pages.blocks import Block, Document, Groups, Map, Maps, Section, Series, Table, Text
 
 LOOK = {"after": "model"}
-"""The edited model has the colour of models; what it was before stands grey beside it."""
+"""The edited model has the colour of models; the unedited run has its own, grey."""
+STRONGEST = 5
+"""Places of a sweep that its table lists."""
 
 
 def view_document(scene: Scene, code: str = "") -> Document:
-    """What is looked at, the numbers, the maps, and the code that gives them again."""
-    found, names = view(scene), {**METHODS, "construction": beside(scene)}
-    state = scene.state
-    edits = tuple(entry["text"] + ("" if entry["on"] else " (off)") for entry in found.edits)
-    lags = (*(f"lag {lag + 1}" for lag in range(scene.task.order)), "other")
-    tokens = tuple(map(str, range(scene.task.vocab_size)))
-    sections = [
-        Section(
-            "The sequence",
-            (Text((_about(scene),), "soft"), Text((" ".join(map(str, state.tokens)),), "code")),
-        ),
-        Section("Edits", (Text(edits, "list"),)) if edits else None,
-        Section(
-            "In-context weights and predictions",
-            (
-                _bars("In-context weights", lags, found.weights, names),
-                _bars("Prediction of the next token", tokens, found.predictions, names),
-                *_scores(found, names),
-            ),
-        ),
-        Section("Attention", _attention(scene)),
-        Section(f"Stream at position {state.position % scene.length}", (_stream(found),)),
-        Section(
-            "As Python",
-            (Text(tuple(code.splitlines()), "code"), Text((f"mtdinterp {__version__}",), "soft")),
-        )
-        if code
-        else None,
-    ]
-    return Document(
-        f"{state.model.name}: a view", tuple(section for section in sections if section is not None)
-    )
+    """A view as a document: the sequence, edits, numbers and maps, and code that recomputes them.
+
+    Args:
+        scene: the scene to show.
+        code: Python code for the last section; without it the section is left out.
+
+    Returns:
+        The document.
+    """
+    found = view(scene)
+    names = {**METHODS, "construction": reference_name(scene)}
+    sections = [_sequence_section(scene)]
+    if found.edits:
+        sections.append(_edits_section(found))
+    sections.append(_numbers_section(scene, found, names))
+    sections.append(Section("Attention", _attention(scene)))
+    position = scene.state.position % scene.length
+    sections.append(Section(f"Stream at position {position}", (_stream(found),)))
+    if code:
+        sections.append(_code_section(code))
+    return Document(f"{scene.state.model.name}: a view", tuple(sections))
+
+
+def _sequence_section(scene: Scene) -> Section:
+    tokens = " ".join(map(str, scene.state.tokens))
+    return Section("The sequence", (Text((_about(scene),), "soft"), Text((tokens,), "code")))
 
 
 def _about(scene: Scene) -> str:
     model = scene.state.model
-    role = (
-        "the construction for its task"
-        if model.role == "construction"
-        else scene.model.config.architecture
-    )
+    role = scene.model.config.architecture
+    if model.role == "construction":
+        role = "the construction for its task"
     return (
         f"{role}, {len(scene.model.blocks)} layers, m = {scene.task.order}, T = {scene.length}; "
         f"β = {scene.beta:.4g}, δ = {model.delta:g}"
     )
 
 
+def _edits_section(found: View) -> Section:
+    lines = []
+    for edit in found.edits:
+        lines.append(edit["text"] if edit["on"] else f"{edit['text']} (off)")
+    return Section("Edits", (Text(tuple(lines), "list"),))
+
+
+def _numbers_section(scene: Scene, found: View, names: Mapping[str, str]) -> Section:
+    lags = [f"lag {lag}" for lag in range(1, scene.task.order + 1)]
+    tokens = [str(token) for token in range(scene.task.vocab_size)]
+    blocks = (
+        _bars("In-context weights", [*lags, "other"], found.weights, names),
+        _bars("Prediction of the next token", tokens, found.predictions, names),
+        *_scores(found, names),
+    )
+    return Section("In-context weights and predictions", blocks)
+
+
 def _bars(
     title: str,
-    categories: tuple[str, ...],
+    categories: Sequence[str],
     values: Mapping[str, Sequence[float]],
     names: Mapping[str, str],
 ) -> Groups:
-    return Groups(
-        title,
-        categories,
-        tuple(
-            Series(LOOK.get(method, method), names[method], tuple(found))
-            for method, found in values.items()
-        ),
-    )
+    series = []
+    for method, found in values.items():
+        series.append(Series(LOOK.get(method, method), names[method], tuple(found)))
+    return Groups(title, tuple(categories), tuple(series))
 
 
 def _scores(found: View, names: Mapping[str, str]) -> tuple[Block, ...]:
-    rows = tuple(
-        (names[name], f"{value:.5f}") for name, value in found.kl.items() if name != found.judge
-    )
+    rows = []
+    for method, value in found.kl.items():
+        if method != found.judge:
+            rows.append((names[method], f"{value:.5f}"))
     return (
-        Table(("method", f"KL({METHODS[found.judge]} ‖ ·)"), rows),
+        Table(("method", f"KL({METHODS[found.judge]} ‖ ·)"), tuple(rows)),
         Text((f"KL(before ‖ after) = {found.change:.5f}",), "soft"),
     )
 
 
 def _attention(scene: Scene) -> tuple[Block, ...]:
-    columns = {"before": "before", "after": "after", "beside": beside(scene)}
+    columns = {"before": "before", "after": "after", "reference": reference_name(scene)}
     if scene.source is not None:
         columns["source"] = "source sequence"
     found = {which: maps(scene, which) for which in columns}
     largest = max(values.max().item() for values in found.values())
-    layers = []
+    blocks: list[Block] = [
+        Text(("All maps share one scale, coloured by the square root of the attention.",), "soft")
+    ]
     for layer in range(len(scene.model.blocks)):
-        panels = tuple(
-            Map(f"{words}, attention of layer {layer + 1}", found[which][layer])
-            for which, words in columns.items()
-        )
-        layers.append(Maps(f"Layer {layer + 1}", panels, largest, "query", "key"))
-    return Text(
-        ("All maps have one scale, coloured by the square root of the attention.",), "soft"
-    ), *layers
+        panels = []
+        for which, label in columns.items():
+            panels.append(Map(f"{label}, attention of layer {layer + 1}", found[which][layer]))
+        blocks.append(Maps(f"Layer {layer + 1}", tuple(panels), largest, "query", "key"))
+    return tuple(blocks)
 
 
 def _stream(found: View) -> Table:
-    return Table(
-        ("block", "before", "after"),
-        tuple(
-            (
-                block["name"],
-                *(" ".join(f"{value:.2f}" for value in block[run]) for run in ("before", "after")),
-            )
-            for block in found.blocks
-        ),
-    )
+    rows = []
+    for block in found.blocks:
+        rows.append((block["name"], _numbers(block["before"]), _numbers(block["after"])))
+    return Table(("block", "before", "after"), tuple(rows))
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def _code_section(code: str) -> Section:
+    version = Text((f"mtdinterp {__version__}",), "soft")
+    return Section("As Python", (Text(tuple(code.splitlines()), "code"), version))
 
 
 def sweep_document(result: SweepResult) -> Document:
-    """A sweep: how far patching each place moves the metric, and the places that move it most."""
-    layers = [result.effects(layer) for layer in range(len(result.values))]
-    panels = tuple(
-        Map(f"layer {number}", torch.stack([*effects.values()]).abs(), tuple(effects))
-        for number, effects in enumerate(layers, 1)
-        if effects
+    """A sweep as a document: how far each patch moves the metric, and the strongest patches."""
+    panels = []
+    for layer in range(len(result.values)):
+        effects = result.effects(layer)
+        if effects:
+            rows = torch.stack(list(effects.values())).abs()
+            panels.append(Map(f"layer {layer + 1}", rows, tuple(effects)))
+    largest = max(panel.values.nan_to_num().max().item() for panel in panels)
+    blocks = (
+        Text((result.summary(),)),
+        Maps("How far the metric moves", tuple(panels), largest, "part", "position"),
+        Table(("layer", "position", "part", "metric"), _strongest_rows(result)),
     )
-    strongest = tuple(
-        (
-            str(layer + 1),
-            str(position),
-            result.parts[part],
-            f"{result.values[layer, position, part].item():.5f}",
-        )
-        for layer, position, part in result.strongest(5)
-    )
-    return Document(
-        "Patch sweep",
-        (
-            Section(
-                "What moves the metric",
-                (
-                    Text((result.summary(),)),
-                    Maps(
-                        "How far the metric moves",
-                        panels,
-                        max(panel.values.nan_to_num().max().item() for panel in panels),
-                        "part",
-                        "position",
-                    ),
-                    Table(("layer", "position", "part", "metric"), strongest),
-                ),
-            ),
-        ),
-    )
+    return Document("Patch sweep", (Section("What moves the metric", blocks),))
+
+
+def _strongest_rows(result: SweepResult) -> tuple[tuple[str, ...], ...]:
+    rows = []
+    for layer, position, part in result.strongest(STRONGEST):
+        value = result.values[layer, position, part].item()
+        rows.append((str(layer + 1), str(position), result.parts[part], f"{value:.5f}"))
+    return tuple(rows)

@@ -1,14 +1,18 @@
-"""Where the workbench listens: on this machine alone. No heavy imports: a port that is taken is
-said at once."""
+"""The socket of the workbench, open to this machine only.
+
+Imports nothing heavy, so that a port in use is reported at once.
+"""
 
 import socket
 import sys
 
 ADDRESS = "127.0.0.1"
+MOST_WAITING = 64
+"""Connections that may wait to be accepted."""
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on this machine alone."""
+    """Open a listening socket that only this machine can reach; port 0 takes any free port."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -19,5 +23,5 @@ def listen(port: int) -> socket.socket:
         raise ValueError(
             f"--port: {port} is taken or not allowed; choose another, or 0 for any that is free"
         ) from None
-    listener.listen(64)
+    listener.listen(MOST_WAITING)
     return listener

@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the construction that stands beside a model."""
+    """The constants of the reference construction of a model."""
 
     beta: float
     """Of one-step mirror descent, as it is nearest to the model's predictions."""

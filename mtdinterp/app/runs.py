@@ -1,5 +1,4 @@
-"""One run of a model, observed: what it predicts, where every layer attends, what the stream holds
-at the end."""
+"""One observed run of a model: its prediction, the attention of every layer, the final stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,26 +6,27 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.interventions import Edit
-from mtdinterp.interventions.hooking import hooked
+from mtdinterp.interventions.hooking import Hook, hooked
 from mtdinterp.interventions.patching import hooks_for
 from mtdinterp.models import LensTransformer
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One sequence through a model, with its edits if there were any."""
+    """One sequence through a model, with or without edits."""
 
     outputs: Float[Tensor, " vocab"]
     """The prediction after the last position, unclipped."""
     patterns: tuple[Float[Tensor, "head query key"], ...]
     """Attention by layer."""
     stream: Float[Tensor, "pos d_model"]
-    """After the last layer."""
+    """The stream after the last layer."""
 
     def attention(self, layer: int, head: int | None = None) -> Float[Tensor, "query key"]:
-        """A layer's attention, mean over heads or of one of them."""
+        """The attention of one head of a layer, or the mean over its heads if `head` is None."""
         pattern = self.patterns[layer]
         if head is None:
             return pattern.mean(0)
@@ -38,18 +38,30 @@ class Run:
 def observe(
     model: LensTransformer, tokens: Int[Tensor, "1 pos"], edits: Sequence[Edit] = ()
 ) -> Run:
-    """`interventions.patch`'s run with the edits, seen in full; the model is left as it was."""
+    """Run a model with edits, as `interventions.patch` does, and record attention and stream.
+
+    Args:
+        model: the model to run; it is not changed.
+        tokens: token ids [1, pos].
+        edits: the edits, applied in this order.
+
+    Returns:
+        The observed run.
+    """
     seen: dict[str, Tensor] = {}
 
-    def look(value: Tensor, hook: object) -> None:
-        seen[hook.name] = value  # type: ignore[attr-defined]
+    def record(value: Tensor, hook: HookPoint) -> None:
+        seen[str(hook.name)] = value
 
-    sequence, n_layers = model.check_tokens(tokens), len(model.blocks)
-    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(n_layers)]
-    last = f"blocks.{n_layers - 1}.hook_resid_post"
-    # Those who look come after those who change.
-    hooks = [*hooks_for(model, sequence, edits), *((name, look) for name in (*patterns, last))]
+    sequence = model.check_tokens(tokens)
+    n_layers = len(model.blocks)
+    pattern_names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(n_layers)]
+    stream_name = f"blocks.{n_layers - 1}.hook_resid_post"
+    recorders: list[Hook] = [(name, record) for name in (*pattern_names, stream_name)]
+    # Recorders come after the edits, so that they see edited activations.
+    hooks = hooks_for(model, sequence, edits) + recorders
     with torch.no_grad(), hooked(model, hooks):
         outputs = model.to_probabilities(model(sequence)[0, -1])
-    # An edit may write attention to the future; the model does not use it, so it is not shown.
-    return Run(outputs, tuple(seen[name][0].tril() for name in patterns), seen[last][0])
+    # An edit may write attention to future keys; the model ignores it, so it is not shown.
+    patterns = tuple(seen[name][0].tril() for name in pattern_names)
+    return Run(outputs, patterns, seen[stream_name][0])

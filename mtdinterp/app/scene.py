@@ -39,8 +39,8 @@ class Scene:
     task: MTDTask
     model: LensTransformer
     reference: LensTransformer
-    """The model beside it: the construction, or the checkpoint where the construction is the one
-    looked at."""
+    """The model to compare with: the construction, or the checkpoint if the construction is the
+    model in view."""
     constants: Constants
     memory: "Memory"
     extra: tuple[Edit, ...] = ()
@@ -74,9 +74,9 @@ class Scene:
         return (model.name if model.role == "checkpoint" else model), self.length
 
     @property
-    def _other(self) -> tuple[Any, ...]:
-        """The same of the model beside."""
-        return "beside", self.state.model, self.length
+    def _reference_key(self) -> tuple[Any, ...]:
+        """The same for the reference model."""
+        return "reference", self.state.model, self.length
 
     @cached_property
     def before(self) -> Run:
@@ -95,9 +95,10 @@ class Scene:
         return self.with_edits(edits) if edits else self.before
 
     @cached_property
-    def beside(self) -> Run:
+    def reference_run(self) -> Run:
+        """The reference model on the same sequence, without edits."""
         return self.memory.run(
-            (self._other, self.state.tokens), lambda: observe(self.reference, self.tokens)
+            (self._reference_key, self.state.tokens), lambda: observe(self.reference, self.tokens)
         )
 
     @cached_property
@@ -121,23 +122,23 @@ class Scene:
     def with_edits(self, edits: tuple[EditState, ...]) -> Run:
         key = (
             self._own,
-            self._other,
+            self._reference_key,
             self.state.tokens,
             self.state.source,
             edits,
-        )  # they may take from beside
+        )  # edits may take from the reference run
         return self.memory.run(
             key, lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits])
         )
 
-    def answers(self, layer: int) -> int:
-        """The layer of the model beside that answers this one's."""
+    def corresponding_layer(self, layer: int) -> int:
+        """The layer of the reference model that corresponds to a layer of the model."""
         return counterpart(layer, len(self.model.blocks), len(self.reference.blocks))
 
-    def layer_beside(self, edit: EditState) -> int | None:
-        """The layer of the model beside that an edit takes from."""
+    def reference_layer(self, edit: EditState) -> int | None:
+        """The layer of the reference model that an edit takes from."""
         layer = edit.layer if edit.source.layer is None else edit.source.layer
-        return None if layer is None else self.answers(layer)
+        return None if layer is None else self.corresponding_layer(layer)
 
     def edit(self, edit: EditState) -> Edit:
         """The edit with its source looked up."""
@@ -157,8 +158,8 @@ class Scene:
             model, tokens, role = self.model, self.source, self._own
             layer = edit.source.layer
         else:
-            model, tokens, role = self.reference, self.tokens, self._other
-            layer = self.layer_beside(edit)
+            model, tokens, role = self.reference, self.tokens, self._reference_key
+            layer = self.reference_layer(edit)
         where = FromRun(tokens, model, layer=layer, position=edit.source.position)
         taken = (
             name

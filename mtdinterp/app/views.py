@@ -61,7 +61,7 @@ def view(scene: Scene) -> View:
     }
     if state.weights is not None:
         estimates = {"truth": torch.tensor(state.weights, dtype=torch.float64), **estimates}
-    runs = {"construction": scene.beside, "before": scene.before, "after": scene.after}
+    runs = {"construction": scene.reference_run, "before": scene.before, "after": scene.after}
     weights = {name: _with_rest(found) for name, found in estimates.items()}
     weights |= {name: in_context_weights(run, order) for name, run in runs.items()}
     predictions = {name: evidence.predict(found[None])[0] for name, found in estimates.items()}
@@ -101,11 +101,13 @@ def _with_rest(weights: Float64[Tensor, " lag"]) -> Float64[Tensor, " bar"]:
 
 
 def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
-    """Attention of every layer in one of the runs on the page; of the model beside, the layers that
-    answer."""
+    """Attention of every layer in one of the runs on the page; for the reference model, the
+    corresponding layers."""
     layers, head = range(len(scene.model.blocks)), scene.state.head
-    if which == "beside":
-        return torch.stack([scene.beside.attention(scene.answers(layer)) for layer in layers])
+    if which == "reference":
+        return torch.stack(
+            [scene.reference_run.attention(scene.corresponding_layer(layer)) for layer in layers]
+        )
     run = {"before": scene.before, "after": scene.after, "source": scene.of_source}[which]
     if run is None:
         raise ValueError("source: there is no source sequence to show; sample or type one")
@@ -171,8 +173,8 @@ def _construction(scene: Scene) -> dict[str, Any]:
 
 
 def _blocks(scene: Scene) -> list[dict[str, Any]]:
-    """Named blocks at the chosen position: before, after, in the source's run and in the model
-    beside."""
+    """Named blocks at the chosen position: before, after, in the source's run and in the reference
+    model."""
     position, stream = scene.state.position, scene.model.stream
     of_source = scene.of_source
     found = []
@@ -184,12 +186,14 @@ def _blocks(scene: Scene) -> list[dict[str, Any]]:
             kind: rows[position, columns].tolist() for kind, rows in values.items()
         }
         if _shared(scene, name):
-            entry["beside"] = scene.beside.stream[position, scene.reference.stream[name]].tolist()
+            entry["reference"] = scene.reference_run.stream[
+                position, scene.reference.stream[name]
+            ].tolist()
         found.append({"name": name, **entry})
     return found
 
 
 def _shared(scene: Scene, name: str) -> bool:
-    """Whether the model beside has this block too, as wide."""
+    """Whether the reference model has this block too, with the same width."""
     here, there = scene.model.stream, scene.reference.stream
     return name in there and there.width_of(name) == here.width_of(name)

@@ -1,5 +1,4 @@
-"""Edits in words: the page's, and those that a notebook has in the library's own form, in the same
-words."""
+"""Edits as one line of text, the same for edits of the page and for those of a notebook."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
 from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, Share
-from mtdinterp.interventions.edits import Source
+from mtdinterp.interventions.edits import Place, Source
 from mtdinterp.interventions.places import hook_name
 
 HOOKS = {
@@ -27,102 +26,86 @@ HOOKS = {
     "v": "values",
     "z": "what heads gather",
 }
-"""Hook points that the page offers, in the order a layer has them, and what they are."""
-WITH_KEYS, WITH_BLOCKS = (
-    ("pattern", "attn_scores", "rel_scores"),
-    ("resid_pre", "attn_out", "resid_post"),
-)
+"""Hook points that the page offers, in their order within a layer, with their labels."""
+WITH_KEYS = ("pattern", "attn_scores", "rel_scores")
+WITH_BLOCKS = ("resid_pre", "attn_out", "resid_post")
 MOST_NUMBERS = 6
-"""Shown of a longer list."""
+"""Numbers of a list that are shown."""
 
 
-def beside(scene: Scene) -> str:
-    """What the model beside is."""
+def reference_name(scene: Scene) -> str:
+    """What the reference model of a scene is: its construction or its checkpoint."""
     return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
 
 
 def describe(scene: Scene, edit: EditState) -> str:
-    """An edit of the page."""
-    source = _source_words(scene, edit.source)
+    """An edit of the page in one line."""
+    source = _source_text(scene, edit.source)
     if edit.source.kind == "weights":
         layer = len(scene.model.blocks) if edit.layer is None else edit.layer + 1
         return f"In-context weights of layer {layer} ← {source}"
-    position, key = (
-        None if found is None else range(*found) for found in (edit.position, edit.key)
-    )
-    return _line(edit.hook, edit.layer, edit.block, edit.head, position, key, source)
+    position = None if edit.position is None else range(*edit.position)
+    key = None if edit.key is None else range(*edit.key)
+    place = _place_text(edit.hook, edit.layer, edit.block, edit.head, position, key)
+    return f"{place} ← {source}"
 
 
 def describe_extra(scene: Scene, edit: Edit) -> str:
-    """An edit in the library's own form."""
+    """An edit of the library in one line."""
     name = hook_name(scene.model, edit)
     layer = int(name.split(".")[1]) if name.startswith("blocks.") else None
     keys = edit.source.keys if isinstance(edit.source, Share) else edit.key
-    position, key = (
-        None if place is None else _chosen(place, scene.length) for place in (edit.position, keys)
+    place = _place_text(
+        hook=name.rsplit("hook_", 1)[1],
+        layer=layer,
+        block=edit.block,
+        head=None if edit.head is None else int(edit.head),
+        position=_chosen(edit.position, scene.length),
+        key=_chosen(keys, scene.length),
     )
-    head = None if edit.head is None else int(edit.head)
-    return _line(
-        name.rsplit("hook_", 1)[1],
-        layer,
-        edit.block,
-        head,
-        position,
-        key,
-        _library_source(scene, edit.source),
-    )
+    return f"{place} ← {_library_source_text(scene, edit.source)}"
 
 
-def _line(
+def _place_text(
     hook: str,
     layer: int | None,
     block: str | None,
     head: int | None,
     position: Sequence[int] | None,
     key: Sequence[int] | None,
-    source: str,
 ) -> str:
-    place = HOOKS.get(hook, hook)
-    words = [f"Layer {layer + 1}: {place}" if layer is not None else place.capitalize()]
-    words += [f"block {block}"] if block else []
-    words += [f"head {head + 1}"] if head is not None else []
-    what = "query" if hook in WITH_KEYS else "position"
-    words += [f"{what} {_places(position)}"] if position is not None else []
-    words += [f"key {_places(key)}"] if key is not None else []
-    return ", ".join(words) + " ← " + source
+    label = HOOKS.get(hook, hook)
+    parts = [label.capitalize() if layer is None else f"Layer {layer + 1}: {label}"]
+    if block:
+        parts.append(f"block {block}")
+    if head is not None:
+        parts.append(f"head {head + 1}")
+    if position is not None:
+        axis = "query" if hook in WITH_KEYS else "position"
+        parts.append(f"{axis} {_indices(position)}")
+    if key is not None:
+        parts.append(f"key {_indices(key)}")
+    return ", ".join(parts)
 
 
-def _source_words(scene: Scene, source: SourceState) -> str:
-    numbers = _numbers(source.values or ())
-    words = {
+def _source_text(scene: Scene, source: SourceState) -> str:
+    values = _numbers(source.values or ())
+    text = {
         "zero": "zero",
         "mean": "its mean",
         "sequence": "source sequence",
-        "reference": f"the {beside(scene)}",
+        "reference": f"the {reference_name(scene)}",
         "number": f"{source.value or 0:.3g}",
-        "values": numbers,
-        "weights": numbers,
+        "values": values,
+        "weights": values,
         "share": f"share {source.value or 0:.3g}",
     }[source.kind]
-    return words + _where(source.layer, source.position)
+    return text + _from_where(source.layer, source.position)
 
 
-def _library_source(scene: Scene, source: Source) -> str:
+def _library_source_text(scene: Scene, source: Source) -> str:
     if isinstance(source, FromRun):
-        tokens = torch.atleast_2d(torch.as_tensor(source.tokens))
-        known = {"the sequence itself": scene.tokens, "source sequence": scene.source}
-        words = next(
-            (
-                name
-                for name, other in known.items()
-                if other is not None and torch.equal(tokens, other)
-            ),
-            "another sequence",
-        )
-        words = words if source.model is None else f"another model on {words}"
-        return words + _where(
-            source.layer, None if source.position is None else source.position % scene.length
-        )
+        return _run_text(scene, source)
     if isinstance(source, Tensor | np.ndarray):
         return _numbers(torch.as_tensor(source).flatten().tolist())
     if isinstance(source, int | float | np.number):
@@ -130,30 +113,47 @@ def _library_source(scene: Scene, source: Source) -> str:
     if isinstance(source, MeanOver):
         return "its mean"
     if isinstance(source, Noise):
-        return f"itself and noise of {source.scale:g} times its deviation"
+        return f"itself plus noise of {source.scale:g} times its standard deviation"
     if isinstance(source, Share):
         return f"share {source.value:.3g}"
     return source if isinstance(source, str) else "a function of it"
 
 
-def _where(layer: int | None, position: int | None) -> str:
-    words = f", layer {layer + 1}" if layer is not None else ""
-    return words + (f", position {position}" if position is not None else "")
+def _run_text(scene: Scene, source: FromRun) -> str:
+    tokens = torch.atleast_2d(torch.as_tensor(source.tokens))
+    text = "another sequence"
+    if torch.equal(tokens, scene.tokens):
+        text = "the sequence itself"
+    elif scene.source is not None and torch.equal(tokens, scene.source):
+        text = "source sequence"
+    if source.model is not None:
+        text = f"another model on {text}"
+    position = None if source.position is None else source.position % scene.length
+    return text + _from_where(source.layer, position)
+
+
+def _from_where(layer: int | None, position: int | None) -> str:
+    text = "" if layer is None else f", layer {layer + 1}"
+    if position is not None:
+        text += f", position {position}"
+    return text
 
 
 def _numbers(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in values[:MOST_NUMBERS]) + (
-        " …" if len(values) > MOST_NUMBERS else ""
-    )
+    shown = " ".join(f"{value:.3g}" for value in values[:MOST_NUMBERS])
+    return f"{shown} …" if len(values) > MOST_NUMBERS else shown
 
 
-def _chosen(place: Any, length: int) -> list[int]:
-    """The positions that an index, a slice or several indices mean."""
-    index = place if isinstance(place, slice) else torch.as_tensor(place)
+def _chosen(place: Place | None, length: int) -> list[int] | None:
+    """The positions that an index, a slice or several indices select; None for no choice."""
+    if place is None:
+        return None
+    index: Any = place if isinstance(place, slice) else torch.as_tensor(place)
     return torch.arange(length)[index].flatten().tolist()
 
 
-def _places(places: Sequence[int]) -> str:
-    if len(places) > 1 and list(places) == list(range(places[0], places[-1] + 1)):
-        return f"{places[0]}–{places[-1]}"
-    return ", ".join(map(str, places))
+def _indices(indices: Sequence[int]) -> str:
+    """Indices as text: a run of several as first–last."""
+    if len(indices) > 1 and list(indices) == list(range(indices[0], indices[-1] + 1)):
+        return f"{indices[0]}–{indices[-1]}"
+    return ", ".join(map(str, indices))

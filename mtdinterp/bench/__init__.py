@@ -1,4 +1,4 @@
-"""Benchmarks: ratios measured interleaved in one run, because machines are shared and noisy."""
+"""Benchmarks: times are measured interleaved in one run, because machines are shared and noisy."""
 
 from mtdinterp.bench.measure import Measurement
 from mtdinterp.bench.suite import GROUPS, run_group

@@ -1,6 +1,6 @@
-"""The workbench in a real browser: a server in this process and Debian's Chromium without a window.
+"""The workbench in a real browser: a server in this process, and a headless Chromium.
 
-For measurements, and for the tests of the page.
+Used by benchmarks and by the tests of the page.
 """
 
 import shutil
@@ -23,26 +23,26 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PACKAGES = ("fastapi", "uvicorn", "plotly", "selenium")
 PROGRAMS = ("chromium", "chromedriver")
 IDLE = (
     "return document.documentElement.dataset.ready === 'yes' && workbench.requests.idle && "
     "workbench.maps.requests.idle && workbench.cones.idle && workbench.shownState === "
     "workbench.store.state"
 )
-"""Whether the page shows the state that it has."""
+"""JavaScript that tells whether the page shows its current state."""
 
 
 def missing() -> list[str]:
-    """What is not there of all that is needed."""
-    packages = [
-        name for name in ("fastapi", "uvicorn", "plotly", "selenium") if find_spec(name) is None
-    ]
-    return packages + [name for name in PROGRAMS if shutil.which(name) is None]
+    """The packages and programs that are needed and not installed."""
+    packages = [name for name in PACKAGES if find_spec(name) is None]
+    programs = [name for name in PROGRAMS if shutil.which(name) is None]
+    return packages + programs
 
 
 @contextmanager
 def serving(checkpoints: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a workbench that runs in a thread of this process."""
+    """Run a workbench in a thread of this process; yields its address."""
     import uvicorn
 
     from mtdinterp.app.listen import ADDRESS, listen
@@ -51,9 +51,8 @@ def serving(checkpoints: Sequence[str] = ()) -> Iterator[str]:
 
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        server = uvicorn.Server(
-            uvicorn.Config(create_app(Registry(checkpoints), port), log_level="warning")
-        )
+        app = create_app(Registry(checkpoints), port)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started and thread.is_alive():
@@ -67,29 +66,30 @@ def serving(checkpoints: Sequence[str] = ()) -> Iterator[str]:
 
 @contextmanager
 def browsing(width: int = 1440, height: int = 900) -> Iterator[Any]:
-    """A browser with a profile of its own, whose console and requests are recorded."""
+    """Start a browser with a fresh profile; its console and requests are recorded."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
-        for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        flags = (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}")
+        for flag in flags:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        service = Service(shutil.which("chromedriver"))
+        browser = webdriver.Chrome(options=options, service=service)
         try:
             browser.set_script_timeout(60)
-            browser.get("about:blank")  # not the page for new tabs, which has a life of its own
+            browser.get("about:blank")  # the page for new tabs sends requests itself
             yield browser
         finally:
             browser.quit()
 
 
 def settled(browser: Any, seconds: float = 60) -> None:
-    """Wait until the page shows what it was asked for."""
+    """Wait until the page shows its current state."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, seconds, poll_frequency=0.02).until(
-        lambda here: here.execute_script(IDLE)
-    )
+    wait = WebDriverWait(browser, seconds, poll_frequency=0.02)
+    wait.until(lambda driver: driver.execute_script(IDLE))

@@ -1,4 +1,4 @@
-"""How things are measured: interleaved medians, and the peak of resident memory."""
+"""How times and memory are measured: interleaved medians, and the peak of resident memory."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the table. `aim` is what the project promises, where it promises something."""
+    """One line of the table; `aim` is the project's target, where it has one."""
 
     name: str
     value: float | None
@@ -24,8 +24,15 @@ class Measurement:
 def interleaved_seconds(
     actions: Mapping[str, Callable[[], object]], repeats: int
 ) -> dict[str, float]:
-    """The median time of each action, taking turns so that a slow moment of the machine hits all
-    alike."""
+    """Time several actions in turn, so that a slow moment of the machine affects all of them.
+
+    Args:
+        actions: the actions by name; each runs once more beforehand to warm up.
+        repeats: how often each action is timed.
+
+    Returns:
+        The median time of each action, in seconds.
+    """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for action in actions.values():
         action()
@@ -38,9 +45,9 @@ def interleaved_seconds(
 
 
 def peak_megabytes(action: Callable[[], object]) -> float | None:
-    """How far resident memory rises above where it stood while `action` runs; None where the system
-    does not say."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    """The rise of resident memory while `action` runs; None if the system does not report it."""
+    status = Path("/proc/self/status")
+    reset = Path("/proc/self/clear_refs")
     if not reset.exists():
         return None
     gc.collect()
@@ -48,7 +55,7 @@ def peak_megabytes(action: Callable[[], object]) -> float | None:
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)  # otherwise memory kept from earlier runs hides what this one needs
     try:
-        reset.write_text("5")  # sets the high-water mark back to what is resident now
+        reset.write_text("5")  # resets the high-water mark to the memory that is resident now
     except OSError:
         return None
     before = _status_kilobytes(status, "VmRSS")
@@ -57,5 +64,6 @@ def peak_megabytes(action: Callable[[], object]) -> float | None:
 
 
 def _status_kilobytes(status: Path, key: str) -> int:
-    line = next(line for line in status.read_text().splitlines() if line.startswith(key + ":"))
+    lines = status.read_text().splitlines()
+    line = next(line for line in lines if line.startswith(key + ":"))
     return int(line.split()[1])

@@ -1,7 +1,7 @@
 """The forward passes written the obvious way: gather R[i-j] into [query, key, d], then einsum.
 
-Slow and large on purpose. Tests check the real models against them, benchmarks measure against
-them.
+Slow and memory-hungry on purpose: tests check the real models against these functions, and
+benchmarks compare with them.
 """
 
 import torch
@@ -14,10 +14,10 @@ from mtdinterp.models import DisentangledTransformer, StandardTransformer
 def gather_by_offset(
     table: Float[Tensor, "head length d"], length: int
 ) -> Float[Tensor, "head query key d"]:
-    """table[i-j] for every query i and key j; keys in the future get row 0 and are masked
-    anyway."""
+    """table[i-j] for every query i and key j; future keys get row 0, and are masked later."""
     position = torch.arange(length)
-    return table[:, (position[:, None] - position[None, :]).clamp_min(0)]
+    offset = position[:, None] - position[None, :]
+    return table[:, offset.clamp_min(0)]
 
 
 def causal(scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
@@ -33,12 +33,15 @@ def disentangled_forward(
     length = tokens.shape[1]
     h = torch.eye(model.config.vocab_size, dtype=model.W_U.dtype)[tokens]
     for attn in model.attention:
-        scores = torch.einsum("bid,hde,bje->bhij", h, attn.W_A, h)
-        scores = scores + torch.einsum("bid,hijd->bhij", h, gather_by_offset(attn.R_A, length))
-        pattern = causal(scores)
+        key_table = gather_by_offset(attn.R_A, length)
+        value_table = gather_by_offset(attn.R_V, length)
+        content_scores = torch.einsum("bid,hde,bje->bhij", h, attn.W_A, h)
+        position_scores = torch.einsum("bid,hijd->bhij", h, key_table)
+        pattern = causal(content_scores + position_scores)
         content = torch.einsum("bhij,bjd->bihd", pattern, h)
-        position = torch.einsum("bhij,hijr->bihr", pattern, gather_by_offset(attn.R_V, length))
-        h = torch.cat([h, torch.cat([content, position], dim=-1).flatten(2)], dim=-1)
+        position = torch.einsum("bhij,hijr->bihr", pattern, value_table)
+        written = torch.cat([content, position], dim=-1)
+        h = torch.cat([h, written.flatten(2)], dim=-1)
     return h @ model.W_U
 
 
@@ -49,14 +52,15 @@ def standard_forward(
     length = tokens.shape[1]
     x = model.W_E[tokens]
     for attn in model.attention:
-        q, k, v = (
-            torch.einsum("bpm,hmd->bphd", x, weight) for weight in (attn.W_Q, attn.W_K, attn.W_V)
-        )
-        keys, values = gather_by_offset(attn.R_K, length), gather_by_offset(attn.R_V, length)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,hijd->bhij", q, keys)
-        pattern = causal(scores / attn.d_head**0.5)
-        z = torch.einsum("bhij,bjhd->bihd", pattern, v) + torch.einsum(
-            "bhij,hijd->bihd", pattern, values
-        )
-        x = x + torch.einsum("bihd,hdm->bim", z, attn.W_O)
+        key_table = gather_by_offset(attn.R_K, length)
+        value_table = gather_by_offset(attn.R_V, length)
+        q = torch.einsum("bpm,hmd->bphd", x, attn.W_Q)
+        k = torch.einsum("bpm,hmd->bphd", x, attn.W_K)
+        v = torch.einsum("bpm,hmd->bphd", x, attn.W_V)
+        content_scores = torch.einsum("bihd,bjhd->bhij", q, k)
+        position_scores = torch.einsum("bihd,hijd->bhij", q, key_table)
+        pattern = causal((content_scores + position_scores) / attn.d_head**0.5)
+        content = torch.einsum("bhij,bjhd->bihd", pattern, v)
+        position = torch.einsum("bhij,hijd->bihd", pattern, value_table)
+        x = x + torch.einsum("bihd,hdm->bim", content + position, attn.W_O)
     return x @ model.W_U

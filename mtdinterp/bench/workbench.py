@@ -1,4 +1,4 @@
-"""From a click in an attention map to the bars that follow from it, in a browser."""
+"""Benchmark of the workbench: the time from a click in an attention map to the resulting bars."""
 
 from statistics import median
 from typing import Any
@@ -7,7 +7,24 @@ from mtdinterp.bench.browser import browsing, missing, serving, settled
 from mtdinterp.bench.measure import Measurement
 
 AIMS = (("disentangled-m4-T64", 150.0), ("disentangled-m4-T256", 600.0))
-"""Milliseconds that the project promises on two cores."""
+"""Models, and the milliseconds that the project aims at on two cores."""
+CLICKS = 20
+QUICK_CLICKS = 5
+
+OPEN = """
+const [name, done] = arguments;
+fetch("/api/fresh", {
+  method: "POST",
+  headers: { "content-type": "application/json" },
+  body: JSON.stringify({ model: { name } }),
+})
+  .then((answer) => answer.json())
+  .then((state) => {
+    workbench.store.begin(state);
+    done();
+  });
+"""
+"""Opens a model in the page."""
 
 CLICK = """
 const [layer, query, done] = arguments;
@@ -22,42 +39,45 @@ const begun = performance.now();
 map.above.dispatchEvent(new PointerEvent("pointerdown", place));
 map.above.dispatchEvent(new PointerEvent("pointerup", place));
 """
-"""Milliseconds until the frame with the new bars was painted: a click on a row of a layer's map."""
+"""Clicks a row of a layer's map; returns the milliseconds until the new bars were painted."""
 
 
 def click_to_bars(quick: bool) -> list[Measurement]:
-    """The median of 20 clicks, each at another place and so each a new run of the model."""
-    lacking = missing()
-    if lacking:
-        return [Measurement(f"click to bars: {', '.join(lacking)} is missing", None, "ms")]
+    """The median time of clicks at different places, each a new run of the model."""
+    missing_programs = missing()
+    if missing_programs:
+        name = f"click to bars: {', '.join(missing_programs)} is missing"
+        return [Measurement(name, None, "ms")]
     lines = []
     with serving() as address, browsing() as browser:
         browser.get(address)
         settled(browser)
         for name, aim in AIMS[:1] if quick else AIMS:
-            browser.execute_async_script(
-                "const done = arguments[1]; fetch('/api/fresh', {method: 'POST', headers: "
-                "{'content-type': "
-                "'application/json'}, body: JSON.stringify({model: {name: "
-                "arguments[0]}})}).then((answer) => "
-                "answer.json()).then((state) => { workbench.store.begin(state); done(); })",
-                name,
-            )
-            settled(browser)
-            browser.execute_script("document.getElementById('maps-card').scrollIntoView()")
-            length = browser.execute_script("return workbench.maps.length")
-            times = [
-                _click(browser, number % 2, length - 1 - 2 * number)
-                for number in range(5 if quick else 20)
+            times = _click_times(browser, name, QUICK_CLICKS if quick else CLICKS)
+            typical = median(times)
+            lines += [
+                Measurement(f"click to bars, {name}", typical, "ms", aim=aim, at_most=True),
+                Measurement(f"the slowest of {len(times)}, {name}", max(times), "ms"),
             ]
-            lines.append(
-                Measurement(f"click to bars, {name}", median(times), "ms", aim=aim, at_most=True)
-            )
-            lines.append(Measurement(f"the slowest of {len(times)}, {name}", max(times), "ms"))
     return lines
 
 
+def _click_times(browser: Any, name: str, count: int) -> list[float]:
+    """Milliseconds of each click after opening a model."""
+    browser.execute_async_script(OPEN, name)
+    settled(browser)
+    browser.execute_script("document.getElementById('maps-card').scrollIntoView()")
+    length = browser.execute_script("return workbench.maps.length")
+    times = []
+    for number in range(count):
+        layer = number % 2
+        query = length - 1 - 2 * number
+        times.append(_click(browser, layer, query))
+    return times
+
+
 def _click(browser: Any, layer: int, query: int) -> float:
+    """Milliseconds of one click, which is undone afterwards."""
     milliseconds = browser.execute_async_script(CLICK, layer, query)
     settled(browser)
     browser.execute_script("workbench.store.undo()")

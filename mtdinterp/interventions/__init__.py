@@ -1,5 +1,4 @@
-"""Change a run and see what follows: patches, sweeps, transplants, steering, interchange,
-circuits."""
+"""Interventions on runs: patches, sweeps, transplants, steering, interchange and circuits."""
 
 from mtdinterp.interventions.circuit import (
     Circuit,

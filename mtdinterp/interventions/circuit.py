@@ -1,331 +1,236 @@
-"""Which edges does the output need? A minimal circuit over named blocks, everything else replaced
-by its mean.
+"""Minimal circuits: the edges that the output needs, with all others replaced by their means.
 
-In a concatenated stream every use of a block is an edge of its own (all heads of a layer together):
-
-    L2: token·L1.lag     what layer 2's content score makes of two blocks, query first
-    L2: L1.lag·offset    what its position scores read from a block
-    L2: copies L1.lag    the block as layer 2 carries it on, under the name L2.L1.lag
-    L2: writes lag       its value table, under the name L2.lag
-    output: L3.token     what the read-out takes from a block
-
-An edge that is cut carries its mean over sequences instead (at every position, or pair of
-positions), or in path patching what it carries on other sequences. An edge whose contribution is
-the same for every sequence is not changed by its mean at all: such edges are listed apart, as
-constant.
+`edges` defines what an edge is. An edge that is cut carries its mean over sequences instead (at
+every position, or pair of positions), or in path patching what it carries on other sequences. The
+mean of an edge that carries the same for every sequence is what it carries anyway, so cutting it
+has no effect: such edges are listed separately, as constant.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
 
-import torch
-from einops import rearrange
 from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
+from mtdinterp.interventions.edges import Edge, contributions, edges_of, run_edges, with_edges
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
-from mtdinterp.models import LensTransformer
-from mtdinterp.models.attention import (
-    causal_softmax,
-    content_scores,
-    gather_positions,
-    gather_values,
-    position_scores,
-)
+from mtdinterp.models import DisentangledTransformer, LensTransformer
 
 CONSTANT = 1e-10
-"""Variance over sequences, relative to the square, below which a contribution counts as constant.
-"""
-
-
-@dataclass(frozen=True, order=True)
-class Edge:
-    """One use of a block. Layers count from 1 as in the blocks' names; layer 0 is the read-out."""
-
-    layer: int
-    kind: str
-    """content, position, copy, lag, output."""
-    block: str
-    other: str = ""
-    """The key's block of a content score."""
-
-    def __str__(self) -> str:
-        return {
-            "content": f"L{self.layer}: {self.block}·{self.other}",
-            "position": f"L{self.layer}: {self.block}·offset",
-            "copy": f"L{self.layer}: copies {self.block}",
-            "lag": f"L{self.layer}: writes lag",
-            "output": f"output: {self.block}",
-        }[self.kind]
+"""Variance over sequences, relative to the mean square, below which an edge counts as constant."""
+FEWEST_SEQUENCES = 8
+"""Means over fewer different sequences say little about what an edge usually carries."""
 
 
 @dataclass(frozen=True)
 class Circuit:
-    """The edges that are enough, and how well they do alone."""
+    """The edges that suffice, and how well they do alone."""
 
     edges: tuple[Edge, ...]
     constant: tuple[Edge, ...]
-    """Edges that carry the same for every sequence; cutting them changes nothing, whatever they do.
-    """
+    """Edges that carry the same for every sequence; cutting them changes nothing."""
     n_edges: int
-    """All edges of the model."""
+    """The number of all edges of the model."""
     faithfulness: float
-    """1 - KL(model ‖ circuit) / KL(model ‖ nothing but means)."""
+    """1 - KL(model ‖ circuit) / KL(model ‖ all edges at their means)."""
     kl: float
     """Mean KL(model ‖ circuit)."""
     effects: dict[Edge, float]
     """Mean KL(model ‖ model without the edge), for every edge that carries anything."""
 
     def summary(self) -> str:
+        """The edges with their effects, one per line."""
         lines = [
             f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the "
-            "model's predictions "
-            f"(KL {self.kl:.2e}):"
+            f"model's predictions (KL {self.kl:.2e}):"
         ]
-        lines += [f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}" for edge in self.edges]
-        lines.append("  constant edges: " + (", ".join(map(str, self.constant)) or "none"))
+        for edge in self.edges:
+            lines.append(f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}")
+        constant = ", ".join(map(str, self.constant)) or "none"
+        lines.append(f"  constant edges: {constant}")
         return "\n".join(lines)
+
+
+def _no_progress(done: int, total: int) -> None:
+    pass
 
 
 def minimal_circuit(
     model: LensTransformer,
     tokens: ArrayLike,
     faithfulness: float = 0.99,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = _no_progress,
 ) -> Circuit:
-    """The smallest set of edges found that keeps this share of the predictions, on these sequences.
+    """Search for a smallest set of edges that keeps a given share of the predictions.
 
-    Edges are cut from the least to the most important alone, as long as the rest is faithful
-    enough, and every edge that is left is then tried once more. `progress` is called with edges
-    done and to do.
+    Edges are cut in order of their effect alone, smallest first, as long as the remaining circuit
+    is faithful enough. Then each remaining edge is tried once more.
+
+    Args:
+        model: a disentangled transformer without a hidden layer before the output.
+        tokens: token ids [batch, pos], with at least 8 different sequences.
+        faithfulness: the share of the predictions to keep, 0 to 1; see `Circuit.faithfulness`.
+        progress: called with the number of finished and of all tries.
+
+    Returns:
+        The circuit that was found.
     """
     if not 0 <= check_number("faithfulness", faithfulness) <= 1:
         raise ValueError(f"faithfulness: expected a share of 0..1, got {faithfulness}")
-    runner = _Runner(model, model.check_tokens(tokens))
-    if len(runner.tokens.unique(dim=0)) < 8:
+    network = with_edges(model)
+    sequences = network.check_tokens(tokens)
+    n_different = len(sequences.unique(dim=0))
+    if n_different < FEWEST_SEQUENCES:
         raise ValueError(
-            f"tokens: expected at least 8 different sequences to take means over, got "
-            f"{len(runner.tokens.unique(dim=0))}"
+            f"tokens: expected at least {FEWEST_SEQUENCES} different sequences to take means over, "
+            f"got {n_different}"
         )
-    target = clip_to_distribution(runner.outputs(runner.edges))[0]
+    means = _edge_means(network, sequences)
+    edges = edges_of(network)
+    target = clip_to_distribution(means.outputs(edges))[0]
 
-    def divergence(kept: Iterable[Edge]) -> float:
-        return kl_divergence(target, clip_to_distribution(runner.outputs(kept))[0]).mean().item()
+    def divergence(kept: Collection[Edge]) -> float:
+        found = clip_to_distribution(means.outputs(kept))[0]
+        return kl_divergence(target, found).mean().item()
 
-    everything = divergence(())
-    varying = [
-        edge for edge in runner.edges if edge not in runner.constant and edge not in runner.silent
-    ]
-    effects = {}
-    for index, edge in enumerate(varying):
-        effects[edge] = divergence(other for other in runner.edges if other != edge)
-        progress(index + 1, 2 * len(varying))
-    allowed = (1 - faithfulness) * everything
-    kept = sorted(varying, key=effects.__getitem__)
-    cut = _longest_prefix(len(kept), lambda n: divergence(kept[n:]) <= allowed)
-    kept = kept[cut:]
-    for index, edge in enumerate(list(kept)):
+    varying = [edge for edge in edges if edge not in means.constant and edge not in means.silent]
+    n_tries = 2 * len(varying)
+    effects: dict[Edge, float] = {}
+    for number, edge in enumerate(varying, start=1):
+        effects[edge] = divergence([other for other in edges if other != edge])
+        progress(number, n_tries)
+
+    at_means = divergence(())
+    allowed = (1 - faithfulness) * at_means
+    by_effect = sorted(varying, key=effects.__getitem__)
+    n_cut = _longest_prefix(len(varying), lambda n: divergence(by_effect[n:]) <= allowed)
+    kept = by_effect[n_cut:]
+    for number, edge in enumerate(by_effect[n_cut:], start=1):
         without = [other for other in kept if other != edge]
         if divergence(without) <= allowed:
             kept = without
-        progress(len(varying) + cut + index + 1, 2 * len(varying))
+        progress(len(varying) + n_cut + number, n_tries)
+
     reached = divergence(kept)
     return Circuit(
-        tuple(sorted(kept, key=lambda edge: (edge.layer or 99, edge))),
-        tuple(sorted(runner.constant)),
-        len(runner.edges),
-        1 - reached / everything if everything > 0 else math.nan,
-        reached,
-        effects,
+        edges=tuple(sorted(kept, key=_output_last)),
+        constant=tuple(sorted(means.constant)),
+        n_edges=len(edges),
+        faithfulness=1 - reached / at_means if at_means > 0 else math.nan,
+        kl=reached,
+        effects=effects,
     )
 
 
 def ablate_edges(
     model: LensTransformer, tokens: ArrayLike, kept: Iterable[Edge]
 ) -> Float64[Tensor, "batch vocab"]:
-    """Outputs at the last position with only these edges, the rest at their means over the
-    sequences."""
-    runner = _Runner(model, model.check_tokens(tokens))
-    return runner.outputs(_existing(runner, kept))
+    """Run a model with only some edges, all others at their means over the sequences.
+
+    Args:
+        model: a disentangled transformer without a hidden layer before the output.
+        tokens: token ids [batch, pos].
+        kept: the edges to keep; constant edges are kept in any case.
+
+    Returns:
+        The predictions at the last position, [batch, vocab].
+    """
+    network = with_edges(model)
+    means = _edge_means(network, network.check_tokens(tokens))
+    return means.outputs(_checked(network, kept))
 
 
 def patch_paths(
     model: LensTransformer, tokens: ArrayLike, source: ArrayLike, edges: Iterable[Edge]
 ) -> Float64[Tensor, "batch vocab"]:
-    """Outputs at the last position when these edges carry what they carry on the source sequences,
-    and no other does.
+    """Run a model in which some edges carry what they carry on other sequences (path patching).
 
-    Path patching: what comes after an edge follows from what it then carries.
+    What comes after a patched edge is computed from what the edge then carries.
+
+    Args:
+        model: a disentangled transformer without a hidden layer before the output.
+        tokens: token ids [batch, pos] of the run.
+        source: token ids [batch, pos] that the patched edges take their contributions from.
+        edges: the edges to patch.
+
+    Returns:
+        The predictions at the last position, [batch, vocab].
     """
-    sequence, other = model.check_tokens(tokens), model.check_tokens(source)
-    if sequence.shape != other.shape:
+    network = with_edges(model)
+    sequences = network.check_tokens(tokens)
+    source_sequences = network.check_tokens(source)
+    if sequences.shape != source_sequences.shape:
         raise ValueError(
-            f"source: expected the tokens' shape {list(sequence.shape)}, got {list(other.shape)}"
+            f"source: expected the tokens' shape {list(sequences.shape)}, got "
+            f"{list(source_sequences.shape)}"
         )
-    giver = _Runner(model, other, wanted=set(edges))
-    patched = _existing(giver, giver.wanted or ())
-    runner = _Runner(model, sequence, wanted=())
-    runner.carried = giver.carried
-    return runner.outputs([edge for edge in runner.edges if edge not in patched])
+    patched = set(_checked(network, edges))
+    replacements: dict[Edge, Tensor] = {}
+    for edge, contribution in contributions(network, source_sequences):
+        if edge in patched:
+            replacements[edge] = contribution
+    alive = set(edges_of(network)) - patched
+    return run_edges(network, sequences, alive, replacements)
 
 
-def _existing(runner: "_Runner", edges: Iterable[Edge]) -> list[Edge]:
+@dataclass(frozen=True, eq=False)
+class _EdgeMeans:
+    """A model on some sequences, ready to run with edges replaced by their means over them."""
+
+    model: DisentangledTransformer
+    tokens: Int[Tensor, "batch pos"]
+    means: dict[Edge, Tensor]
+    constant: set[Edge]
+    silent: set[Edge]
+    """Edges that carry nothing."""
+
+    def outputs(self, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
+        """Predictions at the last position with these edges and the constant ones."""
+        alive = self.constant.union(kept)
+        return run_edges(self.model, self.tokens, alive, self.means)
+
+
+def _edge_means(model: DisentangledTransformer, tokens: Int[Tensor, "batch pos"]) -> _EdgeMeans:
+    """Measure every edge: its mean over sequences, and whether it varies at all."""
+    found = _EdgeMeans(model, tokens, means={}, constant=set(), silent=set())
+    for edge, contribution in contributions(model, tokens):
+        mean = contribution.mean(0, keepdim=True)
+        found.means[edge] = mean
+        mean_square = contribution.square().mean().item()
+        variance = (contribution - mean).square().mean().item()
+        if mean_square == 0:
+            found.silent.add(edge)
+        elif variance <= CONSTANT * mean_square:
+            found.constant.add(edge)
+    return found
+
+
+def _checked(model: DisentangledTransformer, edges: Iterable[Edge]) -> list[Edge]:
+    """The edges as a list; raises ValueError if the model does not have one of them."""
+    existing = edges_of(model)
     wanted = list(edges)
     for edge in wanted:
-        if edge not in runner.edges:
-            raise ValueError(
-                f"edge: there is no {edge}; the model has {', '.join(map(str, runner.edges))}"
-            )
+        if edge not in existing:
+            names = ", ".join(map(str, existing))
+            raise ValueError(f"edge: there is no {edge}; the model has {names}")
     return wanted
 
 
+def _output_last(edge: Edge) -> tuple[bool, Edge]:
+    """A sort key that puts the output, which is layer 0, after all layers."""
+    return edge.layer == 0, edge
+
+
 def _longest_prefix(count: int, holds: Callable[[int], bool]) -> int:
-    """The largest n for which `holds`, by bisection: cutting more is never better."""
-    low, high = 0, count
+    """The largest n in 0..count for which `holds`, by bisection: it fails from some n on."""
+    low = 0
+    high = count
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
     return low
-
-
-class _Runner:
-    """The model as a sum over edges, with the mean of each over sequences; of `wanted` ones all
-    that they carry."""
-
-    def __init__(
-        self,
-        model: LensTransformer,
-        tokens: Int[Tensor, "batch pos"],
-        wanted: Collection[Edge] | None = None,
-    ) -> None:
-        if not hasattr(model, "streams"):
-            raise ValueError(
-                "model: circuits are over the blocks of a concatenated stream; in an additive one "
-                "a block "
-                "is written by several layers, and an edge has no content of its own"
-            )
-        if model.config.d_mlp:
-            raise ValueError(
-                "model: its hidden layer before the output mixes all blocks, so the read-out has "
-                "no "
-                "edges; circuits are for models without one"
-            )
-        self.model, self.tokens, self.wanted = model, tokens, wanted
-        self.streams = cast(Any, model).streams
-        self.edges: list[Edge] = []
-        self.constant: set[Edge] = set()
-        self.silent: set[Edge] = set()
-        """Edges whose weights are zero."""
-        self.carried: dict[Edge, Tensor] = {}
-        """What an edge that is cut carries instead of its own."""
-        with torch.no_grad():
-            self._measure()
-
-    def outputs(self, kept: Iterable[Edge]) -> Float64[Tensor, "batch vocab"]:
-        """Outputs at the last position with these edges (and the constant ones), the others at
-        their means."""
-        alive = set(kept) | self.constant
-        with torch.no_grad():
-            h = cast(Any, self.model).embed(self.tokens).double()
-            for layer in range(1, len(self.model.blocks) + 1):
-                h = torch.cat([h, self._written(h, layer, alive)], dim=-1)
-            final, total = (
-                h[:, -1],
-                torch.zeros(len(h), self.model.config.vocab_size, dtype=torch.float64),
-            )
-            for block, columns in self.model.stream.items():
-                edge = Edge(0, "output", block)
-                total = total + (
-                    final[:, columns] @ self.model.W_U[columns].double()
-                    if edge in alive
-                    else self.carried[edge]
-                )
-        return self.model.to_probabilities(total)
-
-    def _written(
-        self, h: Tensor, layer: int, alive: set[Edge]
-    ) -> Float64[Tensor, "batch pos written"]:
-        attn = cast(Any, self.model.blocks[layer - 1]).attn
-        reads = self.streams[layer - 1]
-        masks = self._masks(layer, alive)
-        q = torch.einsum("bpd,hde->bphe", h, attn.W_A.double() * masks["content"])
-        table = attn.R_A.double() * masks["position"]
-        x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
-        scores = content_scores(q, x, position_scores(x, table, h.shape[1]))
-        for edge, carried in self.carried.items():
-            if edge.layer == layer and edge.kind in ("content", "position") and edge not in alive:
-                scores = scores + carried
-        pattern = causal_softmax(scores)
-        copied = gather_values(pattern, x).clone()
-        for block, columns in reads.items():
-            edge = Edge(layer, "copy", block)
-            if edge not in alive:
-                copied[..., columns] = self.carried[edge]
-        lag = gather_positions(pattern, attn.R_V.double())
-        edge = Edge(layer, "lag", "lag")
-        if edge not in alive:
-            lag = self.carried[edge].expand_as(lag)
-        return rearrange(torch.cat([copied, lag], dim=-1), "batch pos head d -> batch pos (head d)")
-
-    def _masks(self, layer: int, alive: set[Edge]) -> dict[str, Tensor]:
-        """Which entries of the score parameters belong to edges that are alive."""
-        reads = self.streams[layer - 1]
-        content = torch.zeros(reads.width, reads.width, dtype=torch.float64)
-        position = torch.zeros(reads.width, dtype=torch.float64)
-        for edge in alive:
-            if edge.layer == layer and edge.kind == "content":
-                content[reads[edge.block], reads[edge.other]] = 1
-            elif edge.layer == layer and edge.kind == "position":
-                position[reads[edge.block]] = 1
-        return {"content": content, "position": position}
-
-    def _measure(self) -> None:
-        """List the edges, layer by layer, with the mean of each and whether it varies at all."""
-        h = cast(Any, self.model).embed(self.tokens).double()
-        for layer, entry in enumerate(self.model.blocks, start=1):
-            attn, reads = cast(Any, entry).attn, self.streams[layer - 1]
-            x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
-            visible = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
-            scores = torch.zeros(len(h), attn.n_heads, h.shape[1], h.shape[1], dtype=torch.float64)
-            for block, columns in reads.items():
-                part = position_scores(x[..., columns], attn.R_A[..., columns].double(), h.shape[1])
-                scores += self._note(Edge(layer, "position", block), part * visible)
-                for other, keys in reads.items():
-                    q = torch.einsum(
-                        "bpd,hde->bphe", h[..., columns], attn.W_A[:, columns, keys].double()
-                    )
-                    part = content_scores(q, x[..., keys], torch.zeros_like(scores))
-                    scores += self._note(Edge(layer, "content", block, other), part * visible)
-            pattern = causal_softmax(scores)
-            copied = gather_values(pattern, x)
-            for block, columns in reads.items():
-                self._note(Edge(layer, "copy", block), copied[..., columns])
-            lag = self._note(
-                Edge(layer, "lag", "lag"), gather_positions(pattern, attn.R_V.double())
-            )
-            h = torch.cat(
-                [h, rearrange(torch.cat([copied, lag], dim=-1), "b p h d -> b p (h d)")], dim=-1
-            )
-        for block, columns in self.model.stream.items():
-            self._note(
-                Edge(0, "output", block), h[:, -1, columns] @ self.model.W_U[columns].double()
-            )
-
-    def _note(self, edge: Edge, contribution: Tensor) -> Tensor:
-        """Remember an edge; its contribution is handed back."""
-        self.edges.append(edge)
-        if self.wanted is not None:
-            if edge in self.wanted:
-                self.carried[edge] = contribution
-            return contribution
-        mean = contribution.mean(0, keepdim=True)
-        self.carried[edge] = mean
-        square = contribution.square().mean().item()
-        if square == 0:
-            self.silent.add(edge)
-        elif (contribution - mean).square().mean().item() <= CONSTANT * square:
-            self.constant.add(edge)
-        return contribution

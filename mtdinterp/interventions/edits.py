@@ -1,7 +1,7 @@
-"""What to change in a run: an edit names a place and what to put there.
+"""Edits: each one names a place in a run and the value to put there.
 
-A place is a hook point, and there a position, a key, a head, a named block of the stream, or all of
-it.
+A place is a hook point, optionally narrowed to positions, keys, a head or a named block of the
+stream. `places` turns it into an index, `sources` computes the value, `patching` runs the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,14 +15,23 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.interventions.indices import positions_of
 from mtdinterp.models import LensTransformer
 
+SMALLEST_SUM = 1e-30
+"""Lower bound of a divisor; where the sum is zero, so is the numerator."""
+
 
 @dataclass(frozen=True, eq=False)
 class FromRun:
-    """The activation of another run: of the same model on other tokens, or of another model.
+    """The activation of another run: the same model on other tokens, or another model.
 
-    It is taken where it is put, unless `layer` or `position` (the first one, as many as are edited)
-    say otherwise. An attention row that comes from another position keeps its offsets, not its
-    keys: lags stay lags.
+    An attention row taken from another position keeps its offsets, not its keys, so that lags stay
+    lags.
+
+    Attributes:
+        tokens: the sequences of the other run, as long as the edited ones.
+        model: the model of the other run; None means the edited model.
+        layer: the layer to take from, counted from 0; None means the edited layer.
+        position: the first position to take from; as many positions are taken as are edited. None
+            means the edited positions.
     """
 
     tokens: ArrayLike
@@ -33,15 +42,14 @@ class FromRun:
 
 @dataclass(frozen=True, eq=False)
 class MeanOver:
-    """The mean of the activation over sequences, position by position."""
+    """The mean of the activation over sequences, separately for each position."""
 
     tokens: ArrayLike
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The activation plus normal noise of `scale` times its own standard deviation in the edited
-    place."""
+    """The activation plus normal noise of `scale` times its standard deviation in that place."""
 
     scale: float = 1.0
     seed: int = 0
@@ -49,26 +57,38 @@ class Noise:
 
 @dataclass(frozen=True)
 class Share:
-    """Attention rows with `value` of their sum on the given keys; on both sides of that,
-    proportions stay as they were.
+    """Attention rows rescaled so that `keys` receive a share `value` of each row's sum.
 
-    Keys that had nothing share evenly; where there is nothing else to take from or give to, the
-    rest stays nothing.
+    Proportions among the chosen keys and among the other keys are kept. If the chosen keys had no
+    attention, they share it evenly; if the other keys had none, they still receive none.
     """
 
     value: float
     keys: int | slice | Sequence[int]
 
     def __call__(self, rows: Tensor) -> Tensor:
-        chosen = torch.zeros(rows.shape[-1], dtype=torch.bool)
-        chosen[positions_of(self.keys, rows.shape[-1])] = True
+        """Rescale attention rows.
+
+        Args:
+            rows: attention, any shape with keys on the last axis.
+
+        Returns:
+            The rescaled rows, of the same shape.
+        """
+        n_keys = rows.shape[-1]
+        chosen = torch.zeros(n_keys, dtype=torch.bool)
+        chosen[positions_of(self.keys, n_keys)] = True
         total = rows.sum(-1, keepdim=True)
-        inside, outside = rows * chosen, rows * ~chosen
-        had, left = inside.sum(-1, keepdim=True), outside.sum(-1, keepdim=True)
-        inside = torch.where(had > 0, inside / had.clamp_min(1e-30), chosen / chosen.sum())
-        return inside * self.value * total + outside * (1 - self.value) * total / left.clamp_min(
-            1e-30
-        )
+
+        inside = rows * chosen
+        inside_sum = inside.sum(-1, keepdim=True)
+        even = chosen / chosen.sum()
+        proportions = torch.where(inside_sum > 0, inside / inside_sum.clamp_min(SMALLEST_SUM), even)
+
+        outside = rows * ~chosen
+        outside_sum = outside.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
+        rest = outside * (1 - self.value) * total / outside_sum
+        return proportions * self.value * total + rest
 
 
 Place = int | slice | Sequence[int] | np.integer | np.ndarray | Tensor
@@ -89,11 +109,17 @@ Source = (
 class Edit:
     """Put `source` at a place of a run.
 
-    `hook` is a hook point's full name, or its short name ("pattern", "resid_pre", "z") with a
-    `layer`, counted from 0. `position` is an index, a slice or several indices of positions (of
-    queries where there are queries), `head` one head, `block` a named block of the stream, `key`
-    keys of attention. The source is "zero", a number or tensor that fits the place, `FromRun`,
-    `MeanOver`, `Noise`, `Share`, or a function from what is there to what should be.
+    Attributes:
+        hook: the full name of a hook point, or its short name ("pattern", "resid_pre", "z")
+            together with `layer`.
+        source: "zero", a number or tensor that fits the place, `FromRun`, `MeanOver`, `Noise`,
+            `Share`, or a function from the current value to the new one.
+        position: an index, a slice or several indices; query positions at hook points that have
+            queries and keys.
+        head: one head, counted from 0.
+        block: a named block of the stream.
+        layer: the layer of a short hook name, counted from 0.
+        key: key positions, at hook points that have them.
     """
 
     hook: str

@@ -1,17 +1,17 @@
-"""Run a model with edits, next to the same run without them."""
+"""Run a model with edits and compare it with the same run without them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.hooking import Hook, hooked
-from mtdinterp.interventions.places import SCORES, hook_name, place_of
+from mtdinterp.interventions.places import Index, has_keys, hook_name, place_of
 from mtdinterp.interventions.sources import activations_for, check_source, fitted
 from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
 from mtdinterp.models import LensTransformer
@@ -31,37 +31,52 @@ class PatchResult:
     @property
     def kl(self) -> Float64[Tensor, " batch"]:
         """KL(before ‖ after) of the predictions, clipped to distributions."""
-        return kl_divergence(
-            clip_to_distribution(self.before)[0], clip_to_distribution(self.after)[0]
-        )
+        before = clip_to_distribution(self.before)[0]
+        after = clip_to_distribution(self.after)[0]
+        return kl_divergence(before, after)
 
     def recovered(
         self, metric: Callable[[Tensor], Tensor | float], target: Float[Tensor, "batch vocab"]
     ) -> float:
-        """How much of the way the edits go from before to `target`, by a metric of predictions: 1
-        is all of it."""
-        before, after, aim = (
-            float(metric(outputs)) for outputs in (self.before, self.after, target)
-        )
+        """The fraction of the metric's distance to `target` that the edits cover; 1 is all of it.
+
+        Args:
+            metric: a number computed from predictions [batch, vocab].
+            target: the predictions that the edits should lead to, [batch, vocab].
+
+        Returns:
+            (after - before) / (target - before), each as measured by the metric.
+        """
+        before = float(metric(self.before))
+        after = float(metric(self.after))
+        aim = float(metric(target))
         if before == aim:
             raise ValueError(
-                f"metric: it is {aim:g} for the target as before the edits: there is nothing to "
-                "recover"
+                f"metric: its value is {aim:g} both before the edits and for the target, so there "
+                "is nothing to recover"
             )
         return (after - before) / (aim - before)
 
     def summary(self) -> str:
+        """The mean effect of the edits, in one sentence."""
         moved = total_variation(self.weights_after, self.weights_before).mean().item()
         return (
             f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {len(self.kl)} sequences; "
-            "the last layer's "
-            f"attention moved by {moved:.3f} in total variation."
+            f"the last layer's attention moved by {moved:.3f} in total variation."
         )
 
 
 def patch(model: LensTransformer, tokens: ArrayLike | str, edits: Sequence[Edit]) -> PatchResult:
-    """The model's predictions and in-context weights without and with the edits; the model is left
-    as it was."""
+    """Run a model without and with edits; the model itself is not changed.
+
+    Args:
+        model: the model to run.
+        tokens: token ids [batch, pos] or [pos], or text.
+        edits: the edits, applied in this order.
+
+    Returns:
+        Predictions and in-context weights of both runs at the last position.
+    """
     sequence = model.check_tokens(tokens)
     hooks = hooks_for(model, sequence, edits)
     before, weights_before = _run(model, sequence, [])
@@ -70,15 +85,15 @@ def patch(model: LensTransformer, tokens: ArrayLike | str, edits: Sequence[Edit]
 
 
 def _run(model: LensTransformer, tokens: Tensor, hooks: Sequence[Hook]) -> tuple[Tensor, Tensor]:
-    """Outputs at the last position and the last layer's attention there, seen after any edit of
-    it."""
+    """Outputs at the last position, and the last layer's attention by offset there."""
     seen: dict[str, Tensor] = {}
 
-    def look(value: Tensor, hook: object) -> None:
+    def record(value: Tensor, hook: HookPoint) -> None:
         seen["pattern"] = value[:, :, -1:]
 
     last = f"blocks.{len(model.blocks) - 1}.attn.hook_pattern"
-    with torch.no_grad(), hooked(model, [*hooks, (last, look)]):
+    # The recorder comes last, so that it sees the attention after any edit.
+    with torch.no_grad(), hooked(model, [*hooks, (last, record)]):
         outputs = model.to_probabilities(model(tokens)[:, -1])
     return outputs, attention_by_offset(seen["pattern"])[:, :, 0]
 
@@ -86,32 +101,41 @@ def _run(model: LensTransformer, tokens: Tensor, hooks: Sequence[Hook]) -> tuple
 def hooks_for(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"], edits: Sequence[Edit]
 ) -> list[Hook]:
-    """One hook an edit, in their order; sources that are runs are run here, once each."""
+    """Convert edits into hooks, after checking all of them.
+
+    Args:
+        model: the model that the edits are for.
+        tokens: token ids [batch, pos] of the edited run.
+        edits: the edits; runs that they take activations from are executed here, once each.
+
+    Returns:
+        One hook per edit, in the same order.
+    """
     if isinstance(edits, Edit) or not all(isinstance(edit, Edit) for edit in edits):
         raise ValueError("edits: expected a list of Edit objects")
     for edit in edits:
         check_source(edit.source)
     names = [hook_name(model, edit) for edit in edits]
-    places = [
-        place_of(model, edit, name, tokens.shape[1])
-        for edit, name in zip(edits, names, strict=True)
-    ]
-    seen = activations_for(model, tokens, edits, names)
-    return [
-        (name, _hook(edit, name, place, seen.get(number)))
-        for number, (edit, name, place) in enumerate(zip(edits, names, places, strict=True))
-    ]
+    places = []
+    for edit, name in zip(edits, names, strict=True):
+        places.append(place_of(model, edit, name, tokens.shape[1]))
+    taken = activations_for(model, tokens, edits, names)
+    hooks: list[Hook] = []
+    for number, edit in enumerate(edits):
+        change = _change(edit, names[number], places[number], taken.get(number))
+        hooks.append((names[number], change))
+    return hooks
 
 
-def _hook(
-    edit: Edit, name: str, place: tuple[Any, ...], activation: Tensor | None
-) -> Callable[..., Tensor]:
-    position_axis = 2 if name.rsplit(".", 1)[-1] in SCORES else 1
+def _change(
+    edit: Edit, name: str, place: Index, activation: Tensor | None
+) -> Callable[[Tensor, HookPoint], Tensor]:
+    """A hook function that puts the edit's source at its place."""
+    position_axis = 2 if has_keys(name) else 1
 
-    def change(value: Tensor, hook: Any) -> Tensor:
-        there = value[place]
+    def change(value: Tensor, hook: HookPoint) -> Tensor:
         changed = value.clone()
-        changed[place] = fitted(edit, there, activation, position_axis)
+        changed[place] = fitted(edit, value[place], activation, position_axis)
         return changed
 
     return change

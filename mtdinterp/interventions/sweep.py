@@ -1,13 +1,13 @@
 """Patch every place in turn, many at a time.
 
-A patch at layer l leaves everything before it as it was, so a patched run starts there: from the
-stream that the unpatched run already has, with one place taken from the other run, through the
-layers that are left. Hundreds of such streams go through them as one batch.
+A patch at layer l changes nothing before it. So each patched run starts there, from the stream of
+the unpatched run with one place taken from the other run, and goes through the remaining layers
+only. Hundreds of such streams go through them as one batch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
+from mtdinterp.interventions.places import layer_blocks
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
+from mtdinterp.models.hooked import HookedBlock
 from mtdinterp.readout import predictions
 
 KINDS = {
@@ -30,7 +32,7 @@ DIRECTIONS = {
     "noise": "corrupted activations into the clean run",
 }
 CELLS_AT_ONCE = 2**22
-"""Attention entries a layer of the patched runs that go through the model together."""
+"""Attention entries per layer of the patched runs that form one batch."""
 
 Metric = Callable[[Float[Tensor, "batch vocab"]], Tensor | float]
 Progress = Callable[[int, int], None]
@@ -43,12 +45,13 @@ class SweepResult:
     kind: str
     direction: str
     values: Float64[Tensor, "layer position part"]
-    """`part` is a block or a head, or one entry for the whole; not a number where a block does not
+    """A part is a block or a head, or a single entry for the whole; NaN where a block does not
     exist yet."""
     parts: tuple[str, ...]
     clean: float
+    """The metric of the clean run, without patches."""
     corrupted: float
-    """The metric without patches."""
+    """The metric of the corrupted run, without patches."""
 
     @property
     def unpatched(self) -> float:
@@ -56,27 +59,28 @@ class SweepResult:
         return self.corrupted if self.direction == "denoise" else self.clean
 
     def effects(self, layer: int) -> dict[str, Float64[Tensor, " position"]]:
-        """How patching each part before a layer moves the metric, for the parts that are there."""
+        """The change of the metric by patching each part of a layer, for parts that exist there."""
         moved = (self.values[layer] - self.unpatched).T
-        return {
-            name: row for name, row in zip(self.parts, moved, strict=True) if not row.isnan().all()
-        }
+        by_part = zip(self.parts, moved, strict=True)
+        return {name: row for name, row in by_part if not row.isnan().all()}
 
     def strongest(self, count: int = 1) -> list[tuple[int, int, int]]:
-        """Places whose patch moves the metric most: layer, position and part, counted from 0."""
+        """The places that move the metric most: layer, position and part, counted from 0."""
         moved = (self.values - self.unpatched).abs().nan_to_num(-1)
         order = moved.flatten().argsort(descending=True, stable=True)[:count]
-        return [tuple(int(i) for i in torch.unravel_index(flat, moved.shape)) for flat in order]  # type: ignore[misc]
+        layers, positions, parts = torch.unravel_index(order, moved.shape)
+        return list(zip(layers.tolist(), positions.tolist(), parts.tolist(), strict=True))
 
     def summary(self) -> str:
+        """The metric without patches, and the strongest patch."""
         layer, position, part = self.strongest()[0]
-        place = f"layer {layer + 1}, position {position}" + (
-            f", {self.parts[part]}" if self.parts != ("all",) else ""
-        )
+        place = f"layer {layer + 1}, position {position}"
+        if self.parts != ("all",):
+            place += f", {self.parts[part]}"
+        clean = self.clean + 0.0  # turns -0.0 into 0.0
         return (
-            f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is "
-            f"{self.clean + 0.0:.4g} clean and "
-            f"{self.corrupted:.4g} corrupted; the strongest patch is {place}: "
+            f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {clean:.4g} clean "
+            f"and {self.corrupted:.4g} corrupted; the strongest patch is {place}: "
             f"{self.values[layer, position, part].item():.4g}."
         )
 
@@ -90,164 +94,221 @@ def patch_sweep(
     metric: Metric | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Patch every layer, position and (for blocks and heads) part of a pair, or of a batch of
-    pairs, of sequences.
+    """Patch every layer, position and part between two runs, one place at a time.
 
-    The metric is of the predictions at the last position, [batch, vocab], unclipped; by default
-    minus the mean KL(clean prediction ‖ prediction), which is 0 where everything is recovered.
-    `progress` is called with how many of all patches are done; what it raises ends the sweep.
+    Args:
+        model: the model to run.
+        clean: token ids [batch, pos] or [pos].
+        corrupted: token ids of the same shape.
+        kind: what is patched, one of `KINDS`.
+        direction: which run is patched, one of `DIRECTIONS`.
+        metric: a number computed from the predictions at the last position, [batch, vocab],
+            unclipped. By default minus the mean KL(clean prediction ‖ prediction), which is 0 if
+            everything is recovered.
+        progress: called with the number of finished and of all patches; an exception that it
+            raises ends the sweep.
+
+    Returns:
+        The metric for every place.
     """
     check_option("kind", kind, KINDS)
     check_option("direction", direction, DIRECTIONS)
-    first, second = model.check_tokens(clean), model.check_tokens(corrupted)
-    if first.shape != second.shape:
+    clean_tokens = model.check_tokens(clean)
+    corrupted_tokens = model.check_tokens(corrupted)
+    if clean_tokens.shape != corrupted_tokens.shape:
         raise ValueError(
-            f"corrupted: expected the clean tokens' shape {list(first.shape)}, got "
-            f"{list(second.shape)}"
+            f"corrupted: expected the clean tokens' shape {list(clean_tokens.shape)}, got "
+            f"{list(corrupted_tokens.shape)}"
         )
+    if direction == "denoise":
+        into, taken = corrupted_tokens, clean_tokens
+    else:
+        into, taken = clean_tokens, corrupted_tokens
+    length = clean_tokens.shape[1]
+    parts = _parts(model, kind)
+    counter = _Counter(_n_patches(model, kind, length), progress)
+    values = torch.full((len(model.blocks), length, len(parts)), torch.nan, dtype=torch.float64)
     with torch.no_grad():
-        outputs = {"clean": predictions(model, first), "corrupted": predictions(model, second)}
-        measure = metric or _distance_to(outputs["clean"])
-        into, taken = (second, first) if direction == "denoise" else (first, second)
-        layers = [
-            torch.tensor(
-                [[float(measure(part)) for part in row] for row in rows], dtype=torch.float64
-            )
-            for rows in _patched(
-                model, into, taken, kind, _counter(model, kind, first.shape[1], progress)
-            )
-        ]
-    names = _parts(model, kind)
-    width = len(names)
-    values = torch.full((len(layers), first.shape[1], width), torch.nan, dtype=torch.float64)
-    for layer, found in enumerate(layers):
-        values[layer, :, : found.shape[1]] = found
+        clean_outputs = predictions(model, clean_tokens)
+        corrupted_outputs = predictions(model, corrupted_tokens)
+        measure = metric or _negative_kl_to(clean_outputs)
+        for layer, patches in enumerate(_patches_by_layer(model, into, taken, kind)):
+            outputs = _run_patches(model, patches, counter)
+            for (position, part), output in outputs.items():
+                values[layer, position, part] = float(measure(output))
     return SweepResult(
-        kind,
-        direction,
-        values,
-        names,
-        float(measure(outputs["clean"])),
-        float(measure(outputs["corrupted"])),
+        kind=kind,
+        direction=direction,
+        values=values,
+        parts=parts,
+        clean=float(measure(clean_outputs)),
+        corrupted=float(measure(corrupted_outputs)),
     )
 
 
-def _distance_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
+def _negative_kl_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
+    """The default metric: minus the mean KL(clean prediction ‖ prediction)."""
     target = clip_to_distribution(clean)[0]
-    return lambda outputs: -kl_divergence(target, clip_to_distribution(outputs)[0]).mean()
+
+    def negative_kl(outputs: Float[Tensor, "batch vocab"]) -> Tensor:
+        found = clip_to_distribution(outputs)[0]
+        return -kl_divergence(target, found).mean()
+
+    return negative_kl
 
 
 def _parts(model: LensTransformer, kind: str) -> tuple[str, ...]:
-    last = cast(Any, model.blocks[-1])
+    """The names of the parts of a place; a layer may have only the first of them."""
+    blocks = layer_blocks(model)
     if kind == "block":
-        return tuple(
-            name for name, columns in model.stream.items() if columns.stop <= last.reads.stop
-        )
+        read_last = blocks[-1].reads.stop
+        return tuple(name for name, columns in model.stream.items() if columns.stop <= read_last)
     if kind == "head":
-        return tuple(
-            f"H{head + 1}"
-            for head in range(max(cast(Any, block).attn.n_heads for block in model.blocks))
-        )
+        most_heads = max(block.attn.n_heads for block in blocks)
+        return tuple(f"H{head}" for head in range(1, most_heads + 1))
     return ("all",)
 
 
-def _counter(
-    model: LensTransformer, kind: str, length: int, progress: Progress | None
-) -> Callable[[int], None]:
-    """Counts patches that were run, and tells `progress`."""
-    if progress is None:
-        return lambda count: None
-    blocks = [cast(Any, block) for block in model.blocks]
-    parts = {
-        "block": lambda block: len(_blocks_read(model, block)),
-        "head": lambda block: block.attn.n_heads,
-    }
-    total = length * sum(parts.get(kind, lambda block: 1)(block) for block in blocks)
-    done = 0
-
-    def count_and_tell(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
-
-    return count_and_tell
+def _columns_read(model: LensTransformer, block: HookedBlock) -> list[slice]:
+    """The columns of each named block of the stream that a layer reads."""
+    return [columns for columns in model.stream.values() if columns.stop <= block.reads.stop]
 
 
-def _blocks_read(model: LensTransformer, block: Any) -> list[slice]:
-    """Columns of the named blocks that a layer reads."""
-    return [part for part in model.stream.values() if part.stop <= block.reads.stop]
+def _n_patches(model: LensTransformer, kind: str, length: int) -> int:
+    """The number of patches of a whole sweep."""
+    blocks = layer_blocks(model)
+    if kind == "block":
+        n_parts = sum(len(_columns_read(model, block)) for block in blocks)
+    elif kind == "head":
+        n_parts = sum(block.attn.n_heads for block in blocks)
+    else:
+        n_parts = len(blocks)
+    return length * n_parts
 
 
-def _patched(
-    model: LensTransformer, into: Tensor, taken: Tensor, kind: str, count: Callable[[int], None]
-) -> Iterator[list[list[Float[Tensor, "batch vocab"]]]]:
-    """For every layer, the outputs of every patched run, by position and part."""
-    shown = [
-        f"blocks.{layer}.{hook}"
-        for layer in range(len(model.blocks))
-        for hook in ("hook_resid_pre", "hook_attn_out", "attn.hook_z")
-    ]
-    here, there = activations(model, into, shown), activations(model, taken, shown)
-    for layer, entry in enumerate(model.blocks):
-        block = cast(Any, entry)
-        before, wrote, by_head = shown[3 * layer : 3 * layer + 3]
-        stream, written = here[before][..., block.reads], here[wrote][..., block.writes]
+class _Counter:
+    """Counts finished patches and reports them."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total = total
+        self.progress = progress
+        self.done = 0
+
+    def add(self, count: int) -> None:
+        """Count this many more patches as finished."""
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+@dataclass(frozen=True, eq=False)
+class _Patches:
+    """All patches of one layer: a stream, and the change that each part makes to it."""
+
+    first_layer: int
+    """The layer that the patched stream enters."""
+    stream: Float[Tensor, "batch pos d"]
+    changes: Sequence[Float[Tensor, "batch pos d"]]
+    """One per part, to be added at one position at a time."""
+
+
+def _patches_by_layer(
+    model: LensTransformer, into: Tensor, taken: Tensor, kind: str
+) -> Iterator[_Patches]:
+    """The patches of every layer, one layer at a time because changes are large.
+
+    Args:
+        model: the model to run.
+        into: token ids [batch, pos] of the run that is patched.
+        taken: token ids [batch, pos] of the run that patches are taken from.
+        kind: what is patched, one of `KINDS`.
+
+    Yields:
+        The patches of each layer, in order.
+    """
+    names = []
+    for layer in range(len(model.blocks)):
+        names += [_stream_hook(layer), _written_hook(layer), _heads_hook(layer)]
+    here = activations(model, into, names)
+    there = activations(model, taken, names)
+    for layer, block in enumerate(layer_blocks(model)):
+        stream = here[_stream_hook(layer)][..., block.reads]
         if kind in ("resid_pre", "block"):
-            columns = (
-                _blocks_read(model, block) if kind == "block" else [slice(0, stream.shape[-1])]
-            )
-            other = there[before][..., block.reads]
-            yield _through(
-                model, layer, stream, [_columns_of(other - stream, part) for part in columns], count
-            )
+            change = there[_stream_hook(layer)][..., block.reads] - stream
+            changes = [change]
+            if kind == "block":
+                changes = [_only(change, columns) for columns in _columns_read(model, block)]
+            yield _Patches(layer, stream, changes)
             continue
+        written = here[_written_hook(layer)][..., block.writes]
         if kind == "attn_out":
-            changes = [there[wrote][..., block.writes] - written]
+            written_changes = [there[_written_hook(layer)][..., block.writes] - written]
         else:
-            difference = there[by_head] - here[by_head]
-            changes = [
-                (difference[:, :, head] @ block.attn.W_O[head])[..., block.writes]
-                for head in range(block.attn.n_heads)
-            ]
-        yield _through(
-            model,
-            layer + 1,
-            block.write(stream, written),
-            [block.write(torch.zeros_like(stream), change) for change in changes],
-            count,
-        )
+            heads_change = there[_heads_hook(layer)] - here[_heads_hook(layer)]
+            written_changes = _changes_by_head(block, heads_change)
+        nothing = torch.zeros_like(stream)
+        changes = [block.write(nothing, change) for change in written_changes]
+        yield _Patches(layer + 1, block.write(stream, written), changes)
 
 
-def _columns_of(change: Tensor, columns: slice) -> Tensor:
-    """The change in these columns, nothing elsewhere."""
+def _stream_hook(layer: int) -> str:
+    return f"blocks.{layer}.hook_resid_pre"
+
+
+def _written_hook(layer: int) -> str:
+    return f"blocks.{layer}.hook_attn_out"
+
+
+def _heads_hook(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_z"
+
+
+def _changes_by_head(
+    block: HookedBlock, change: Float[Tensor, "batch pos head d_head"]
+) -> list[Float[Tensor, "batch pos d_written"]]:
+    """The change of a layer's write due to each head, from the change of what heads gather."""
+    output_matrices = cast(Tensor, block.attn.W_O)  # [head, d_head, d_model]
+    changes = []
+    for head in range(block.attn.n_heads):
+        written = change[:, :, head] @ output_matrices[head]
+        changes.append(written[..., block.writes])
+    return changes
+
+
+def _only(change: Tensor, columns: slice) -> Tensor:
+    """The change in these columns, zero elsewhere."""
     kept = torch.zeros_like(change)
     kept[..., columns] = change[..., columns]
     return kept
 
 
-def _through(
-    model: LensTransformer,
-    layer: int,
-    stream: Float[Tensor, "batch pos d"],
-    changes: list[Float[Tensor, "batch pos d"]],
-    count: Callable[[int], None],
-) -> list[list[Float[Tensor, "batch vocab"]]]:
-    """Outputs of the layers from `layer` on for the stream with each change at each position
-    alone."""
-    batch, length, _ = stream.shape
-    cells = [(position, part) for position in range(length) for part in range(len(changes))]
+def _run_patches(
+    model: LensTransformer, patches: _Patches, counter: _Counter
+) -> dict[tuple[int, int], Float[Tensor, "batch vocab"]]:
+    """Run the remaining layers with each change at each position alone, in batches.
+
+    Args:
+        model: the model to run.
+        patches: the patches of one layer.
+        counter: told how many patches are finished.
+
+    Returns:
+        Predictions at the last position, [batch, vocab], by position and part.
+    """
+    batch, length, _ = patches.stream.shape
+    cells = [divmod(cell, len(patches.changes)) for cell in range(length * len(patches.changes))]
     at_once = max(1, CELLS_AT_ONCE // (batch * length * length))
-    outputs: list[list[Tensor]] = [[] for _ in range(length)]
+    outputs: dict[tuple[int, int], Tensor] = {}
     for start in range(0, len(cells), at_once):
-        some = cells[start : start + at_once]
-        patched = stream.repeat(len(some), 1, 1)
-        for row, (position, part) in enumerate(some):
-            patched[row * batch : (row + 1) * batch, position] += changes[part][:, position]
-        found = model.run_layers(patched, layer, last_only=True, watched=model.is_watched)[
-            :, -1
-        ].double()
-        found = model.to_probabilities(found)
-        for row, (position, _) in enumerate(some):
-            outputs[position].append(found[row * batch : (row + 1) * batch])
-        count(len(some))
+        chunk = cells[start : start + at_once]
+        patched = patches.stream.repeat(len(chunk), 1, 1)
+        rows_by_cell = patched.split(batch)
+        for rows, (position, part) in zip(rows_by_cell, chunk, strict=True):
+            rows[:, position] += patches.changes[part][:, position]
+        found = model.run_layers(
+            patched, patches.first_layer, last_only=True, watched=model.is_watched
+        )
+        probabilities = model.to_probabilities(found[:, -1].double())
+        outputs.update(zip(chunk, probabilities.split(batch), strict=True))
+        counter.add(len(chunk))
     return outputs

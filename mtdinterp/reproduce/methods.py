@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mtdinterp.fitting import WORDS
 from mtdinterp.plotting import draw_method
+from mtdinterp.registry import ESTIMATORS
 from mtdinterp.reproduce.figure import Row
 
 LABELS = {
@@ -29,7 +29,7 @@ def label_of(method: str) -> str:
     """The label of a method in legends."""
     if method in LABELS:
         return LABELS[method]
-    return WORDS[method]
+    return ESTIMATORS[method].label
 
 
 def draw_methods(

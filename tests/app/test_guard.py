@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from mtdinterp.app.security import MOST_BYTES
-from mtdinterp.app.server import STATIC, create_app
+from mtdinterp.app.server import create_app
+from mtdinterp.app.static_files import STATIC
 
 HOME = "http://127.0.0.1:8765"
 

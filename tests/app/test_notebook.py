@@ -55,7 +55,7 @@ def test_a_look_without_tokens_draws_some_and_knows_their_weights(checkpoint):
         ),
         (
             Edit("v", Noise(2.0), layer=0, head=0),
-            "Layer 1: values, head 1 ← itself and noise of 2 times its deviation",
+            "Layer 1: values, head 1 ← itself plus noise of 2 times its standard deviation",
         ),
         (Edit("z", lambda value: -value, layer=0), "Layer 1: what heads gather ← a function of it"),
         (Edit("pattern", 0.25, layer=1, key=2), "Layer 2: attention, key 2 ← 0.25"),

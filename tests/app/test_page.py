@@ -427,7 +427,7 @@ def test_long_work_shows_progress_and_can_be_cancelled(page):
 def test_a_link_in_a_new_tab_gives_the_same_numbers(page):
     page.open()
     page.click_cell(1, "after", 62, 5)
-    page.click_cell(2, "beside", 63, 5)
+    page.click_cell(2, "reference", 63, 5)
     page.click("#delta-reset")
     link, numbers = page.script("return workbench.store.link"), page.view
     page.until(lambda: page.browser.current_url == link)
@@ -479,7 +479,7 @@ def test_a_link_needs_a_model_and_tokens_only(page):
 def test_copied_python_runs_and_gives_the_same_numbers(page, capsys):
     page.open()
     page.click_cell(1, "after", 63, 20)
-    page.click_cell(2, "beside", 63, 5)
+    page.click_cell(2, "reference", 63, 5)
     page.find("#steer-sliders input").send_keys(Keys.ARROW_RIGHT)
     page.settle()
     page.find("#copy-python").click()
@@ -782,7 +782,7 @@ def test_exports_are_what_is_shown(page, tmp_path):
     assert "Layer 2: attention, query 63" in found["html"].read_text()
 
 
-def test_exports_call_the_model_beside_by_its_name(page, tmp_path):
+def test_exports_call_the_reference_model_by_its_name(page, tmp_path):
     page.open()
     page.click("#role label:nth-of-type(2) input")
     page.browser.execute_cdp_cmd(

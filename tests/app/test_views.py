@@ -321,6 +321,19 @@ def test_a_sweep_can_be_cancelled_and_a_new_one_ends_the_old(client, fresh):
     assert stopped["result"] is None
 
 
+def test_a_sweep_that_dies_says_so(client, fresh, monkeypatch):
+    def die(*arguments, **options):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("mtdinterp.app.sweeps.patch_sweep", die)
+    request = {"state": fresh("two-heads"), "kind": "block", "aim": "away"}
+    job = client.post("/api/sweeps", json=request).json()
+    ended = client.post(f"/api/sweeps/{job['id']}/cancel", json={}).json()  # waits for the end
+    assert ended["status"] == "failed"
+    assert ended["error"] == "The sweep failed: RuntimeError: out of luck"
+    assert ended["result"] is None
+
+
 def test_experiments_come_out_as_they_say(registry, fresh, client):
     state = fresh()
     for name in EXPERIMENTS:
@@ -392,5 +405,5 @@ def test_constants_of_the_construction_leave_the_checkpoints_runs(registry, fres
     ]
     assert scenes[0].before is scenes[1].before
     assert scenes[0].of_source is scenes[1].of_source
-    assert not torch.equal(scenes[0].beside.outputs, scenes[1].beside.outputs)
+    assert not torch.equal(scenes[0].reference_run.outputs, scenes[1].reference_run.outputs)
     assert not torch.equal(scenes[0].after.outputs, scenes[1].after.outputs)

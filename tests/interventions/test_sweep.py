@@ -79,6 +79,23 @@ def test_progress_counts_every_patch_and_can_end_the_sweep(pair, kind, monkeypat
         patch_sweep(model, clean, corrupted, kind, progress=stop)
 
 
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_unpatched_is_the_run_that_patches_go_into(pair, direction):
+    """Patching a run with its own activations changes nothing: the metric stays `unpatched`."""
+    model, clean, corrupted = pair
+    found = patch_sweep(model, clean, corrupted, "attn_out", direction, metric)
+    patched_run = corrupted if direction == "denoise" else clean
+    with torch.no_grad():
+        expected = metric(model(patched_run)[:, -1]).item()
+    assert found.clean != pytest.approx(found.corrupted, abs=1e-3)
+    assert found.unpatched == pytest.approx(expected, abs=1e-6)
+    same = patch_sweep(model, patched_run, patched_run, "attn_out", direction, metric)
+    assert torch.allclose(same.values, torch.full_like(same.values, found.unpatched), atol=1e-6)
+    layer, position, part = found.strongest()[0]
+    moved = found.values[layer, position, part].item() - expected
+    assert found.effects(layer)["all"][position].item() == pytest.approx(moved, abs=1e-6)
+
+
 def test_patching_everything_at_the_last_layer_recovers_the_clean_run(pair):
     model, clean, corrupted = pair
     found = patch_sweep(model, clean, corrupted, "attn_out")

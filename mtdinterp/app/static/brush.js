@@ -52,7 +52,7 @@ export class Brush {
   }
 
   canGive(from, to) {
-    return ["source", "beside"].includes(from.which) && ["before", "after"].includes(to.which);
+    return ["source", "reference"].includes(from.which) && ["before", "after"].includes(to.which);
   }
 
   key(event, map) {
@@ -92,7 +92,7 @@ export class Brush {
   /** Patch the range of a map: from its own run, or from what is chosen above the maps. */
   patch(range) {
     const { map } = range;
-    const kind = { source: "sequence", beside: "reference" }[map.which] ?? byId("brush-source").value;
+    const kind = { source: "sequence", reference: "reference" }[map.which] ?? byId("brush-source").value;
     const [position, keys] = this.spans(range);
     const byCell = chosenRadio("brush") === "cell" || kind === "share";
     const key = byCell ? (chosenRadio("brush") === "cell" ? keys : [range.start[1], range.start[1] + 1]) : null;

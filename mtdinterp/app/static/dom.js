@@ -35,7 +35,7 @@ export function shown(value, digits = 4) {
 
 const short = (value) => (+value).toFixed(2);
 
-/** A labelled slider with its value beside it. */
+/** A labelled slider with its value next to it. */
 export function slider(name, value, { min = 0, max = 1, step = 0.01 } = {}, change) {
   const id = `slider-${Math.random().toString(36).slice(2)}`;
   const input = make("input", { type: "range", id, min, max, step });

@@ -210,8 +210,8 @@ export class EditsPanel {
     const first = JSON.stringify(model) !== JSON.stringify(this.model);
     this.model = model;
     if (first) {
-      const beside = this.store.state.model.role === "construction" ? "the checkpoint" : "the construction";
-      const sources = Object.entries({ ...this.about.sources, reference: beside });
+      const referenceName = this.store.state.model.role === "construction" ? "the checkpoint" : "the construction";
+      const sources = Object.entries({ ...this.about.sources, reference: referenceName });
       fill(byId("edit-source"), sources);
       fill(
         byId("brush-source"),
@@ -261,7 +261,7 @@ export class EditsPanel {
     });
     const focused = [...byId("edits").querySelectorAll("input,button")].indexOf(document.activeElement);
     byId("edits").replaceChildren(
-      ...(rows.length ? rows : [make("li", { className: "none", textContent: "No edits: the model runs as it is." })]),
+      ...(rows.length ? rows : [make("li", { className: "none", textContent: "No edits: the model runs unchanged." })]),
     );
     if (focused >= 0) byId("edits").querySelectorAll("input,button")[focused]?.focus();
   }

@@ -13,7 +13,7 @@ export class LearnPanel {
       const run = make("button", {
         type: "button",
         className: "primary",
-        textContent: "Show it",
+        textContent: "Run",
         dataset: { run: name },
       });
       run.addEventListener("click", async () => {

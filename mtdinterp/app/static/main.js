@@ -29,7 +29,7 @@ const report = {
     else if (!(error instanceof TypeError)) report.say(error.message, true);
     else {
       // What fetch throws, and what a defect of the page would.
-      report.say(`The server cannot be reached, or the page failed: ${error.message}`, true);
+      report.say(`The server is unreachable or the page failed: ${error.message}`, true);
       console.warn(error);
     }
   },
@@ -94,7 +94,7 @@ const cones = new Latest(
   (error) => report.fail(error),
 );
 
-const labels = () => ({ ...about.methods, construction: maps.beside() });
+const labels = () => ({ ...about.methods, construction: maps.referenceName() });
 
 function listenToKeys() {
   byId("undo").addEventListener("click", () => store.undo());

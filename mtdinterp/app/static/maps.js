@@ -5,7 +5,7 @@ import { Brush } from "./brush.js";
 import { byId, chosenRadio, make, shown } from "./dom.js";
 import { CONFIG, diverging, layout, sequential } from "./theme.js";
 
-const COLUMNS = ["before", "after", "beside", "source"];
+const COLUMNS = ["before", "after", "reference", "source"];
 const MARGIN = { l: 38, r: 4, t: 4, b: 34 };
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -84,7 +84,11 @@ export class Maps {
     const { model, tokens, source, edits, head, selected } = this.store.state;
     const on = edits.filter((edit) => edit.on !== false);
     const mode = chosenRadio("after");
-    const wanted = { before: [model, tokens, head], after: [model, tokens, source, on, head], beside: [model, tokens] };
+    const wanted = {
+      before: [model, tokens, head],
+      after: [model, tokens, source, on, head],
+      reference: [model, tokens],
+    };
     if (source) wanted.source = [model, source, head];
     if (mode === "cone" && selected !== null) wanted.cone = [model, tokens, source, edits[selected]];
     return Object.fromEntries(Object.entries(wanted).map(([name, parts]) => [name, JSON.stringify(parts)]));
@@ -160,19 +164,19 @@ export class Maps {
       length = this.length;
     if (map.drawn === size || !size || !length) return;
     const [values, isChange] = this.values(map);
-    const named = { before: "before", after: "after", beside: this.beside(), source: "source" };
-    const mode = { after: "after", change: "change", cone: "cone of the chosen edit" }[chosenRadio("after")];
+    const named = { before: "before", after: "after", reference: this.referenceName(), source: "source" };
+    const mode = { after: "after", change: "change", cone: "cone of the selected edit" }[chosenRadio("after")];
     const name = map.which === "after" ? mode : named[map.which];
     map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), ` ${name}`);
     map.above.setAttribute(
       "aria-label",
-      `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with shift ` + "they select, Enter patches.",
+      `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with Shift they ` + "select, Enter patches.",
     );
     const { first, shown: count } = this;
     map.above.setAttribute("viewBox", `${first} ${first} ${count} ${count}`);
     map.figure.classList.toggle("empty", !values);
     if (!values) {
-      map.figure.dataset.says = map.which === "source" ? "No source sequence." : "Choose an edit to see its cone.";
+      map.figure.dataset.says = map.which === "source" ? "No source sequence." : "Select an edit to see its cone.";
       return;
     }
     const start = map.layer * length * length;
@@ -217,7 +221,7 @@ export class Maps {
     map.drawn = size;
   }
 
-  beside() {
+  referenceName() {
     return this.store.state.model.role === "construction" ? "checkpoint" : "construction";
   }
 
@@ -307,7 +311,7 @@ export class Maps {
     this.pointed = map;
     const at = map.layer * this.length * this.length + query * this.length + key;
     const read = COLUMNS.filter((which) => this.data[which]).map(
-      (which) => `${which === "beside" ? this.beside() : which} ${shown(this.data[which][at], 3)}`,
+      (which) => `${which === "reference" ? this.referenceName() : which} ${shown(this.data[which][at], 3)}`,
     );
     byId("readout").textContent =
       `Layer ${map.layer + 1}, query ${query}, key ${key}: ` +

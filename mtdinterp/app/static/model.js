@@ -57,8 +57,8 @@ export class ModelPanel {
     byId("model-says").textContent =
       `${architecture}, ${layers} layers, m = ${order}, q = ${vocab_size}, T = ${length}. ` +
       (construction.steps === 2
-        ? "Its construction takes two steps; β is that of the one-step bars."
-        : "β and δ are the construction's.");
+        ? "Its construction takes two steps; β applies to the one-step bars."
+        : "β and δ apply to the construction.");
   }
 
   slider(id, value, digits) {

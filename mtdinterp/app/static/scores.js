@@ -6,11 +6,11 @@ export function drawScores({ kl, judge, change, clipped }, names) {
   byId("scores-says").textContent =
     judge === "truth"
       ? "KL from the truth to each prediction; smaller is better."
-      : "The truth of this sequence is unknown: KL from the exact posterior mean's prediction.";
+      : "The true weights are unknown, so KL is from the prediction of the exact posterior mean.";
   byId("change").textContent = shown(change);
   const difference = kl.after - kl.before;
   byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);
-  byId("clipped").textContent = `Outputs need not be distributions: ${shown(clipped)} of the edited one was clipped.`;
+  byId("clipped").textContent = `Outputs need not be distributions: clipping moved this one by ${shown(clipped)}.`;
   const methods = Object.entries(kl).filter(([name]) => name !== judge);
   byId("scores").tBodies[0].replaceChildren(
     ...methods.map(([name, value]) =>
@@ -30,9 +30,9 @@ export function coneWords({ layers, moved, change }) {
     .filter(({ rows }) => rows)
     .map(
       ({ layer, reached, changed, largest, where: [query, key] }) =>
-        `layer ${layer + 1}: ${changed} of ${reached} cells it can reach changed, ` +
-        `most by ${shown(largest, 3)} at query ${query}, key ${key}`,
+        `layer ${layer + 1}: changed ${changed} of the ${reached} cells that it can reach, ` +
+        `at most by ${shown(largest, 3)} (query ${query}, key ${key})`,
     );
   words.push(`prediction moved by ${shown(moved, 3)} (KL ${shown(change, 5)})`);
-  return `The chosen edit alone: ${words.join("; ")}.`;
+  return `The selected edit alone: ${words.join("; ")}.`;
 }

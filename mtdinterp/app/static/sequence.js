@@ -67,9 +67,9 @@ export class SequencePanel {
       !tokens.length ||
       tokens.some((token) => !Number.isInteger(token) || token < 0 || token >= this.model.vocab_size)
     ) {
-      this.report.fail(new Error(`Tokens are the numbers 0 to ${this.model.vocab_size - 1}, separated by blanks.`));
+      this.report.fail(new Error(`Tokens are the numbers 0 to ${this.model.vocab_size - 1}, separated by spaces.`));
     } else if (id === "source" && tokens.length !== other) {
-      this.report.fail(new Error(`The source must have ${other} tokens as the sequence has, got ${tokens.length}.`));
+      this.report.fail(new Error(`The source needs ${other} tokens like the sequence, got ${tokens.length}.`));
     } else this.replace(id, tokens, id === "tokens" ? { weights: null } : {});
   }
 

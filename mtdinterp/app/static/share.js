@@ -24,7 +24,7 @@ export class Sharing {
       await navigator.clipboard.writeText(text);
       this.report.say(sentence);
     } catch {
-      this.report.say("The browser keeps the clipboard closed; copy from the address bar or the dialog.");
+      this.report.say("The browser denies access to the clipboard; copy from the address bar or the dialog.");
     }
   }
 
@@ -109,7 +109,7 @@ export class Sharing {
       { view, labels } = this.shown(),
       { length } = maps,
       { layers } = view.model;
-    const columns = ["before", "after", "beside", "source"].filter((which) => maps.data[which]);
+    const columns = ["before", "after", "reference", "source"].filter((which) => maps.data[which]);
     const rows = layers,
       top = 0.3,
       cell = [1 / columns.length, (1 - top - 0.06) / rows],
@@ -151,7 +151,7 @@ export class Sharing {
             Array.from(maps.data[which].subarray(start + query * length, start + (query + 1) * length)),
           ),
         });
-        const words = which === "beside" ? maps.beside() : which === "source" ? "source sequence" : which;
+        const words = which === "reference" ? maps.referenceName() : which === "source" ? "source sequence" : which;
         size[`xaxis${number}`] = {
           domain: [column * cell[0] + gap / 2, (column + 1) * cell[0] - gap / 2],
           anchor: `y${number}`,

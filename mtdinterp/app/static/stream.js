@@ -24,8 +24,8 @@ export class StreamPanel {
     byId("position").max = tokens.length - 1;
     if (document.activeElement !== byId("position")) byId("position").value = this.at;
     byId("stream-says").textContent = view.model.named_stream
-      ? "What each named block holds at the chosen position; choose a block to set its entries."
-      : "This model adds everything into one stream, whose dimensions have no names: it is shown whole.";
+      ? "The values of each named block at the selected position; select a block to set its entries."
+      : "This model has one additive stream, whose dimensions have no names, so it is shown whole.";
     const largest = Math.max(1, ...view.blocks.flatMap(({ before, after }) => [...before, ...after].map(Math.abs)));
     const focused = document.activeElement?.closest?.("#blocks button")?.dataset.block;
     byId("blocks").replaceChildren(...view.blocks.map((entry) => this.row(entry, largest, entry.name === block)));
