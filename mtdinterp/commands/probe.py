@@ -1,25 +1,22 @@
 """`mtdinterp probe`: what a checkpoint learned, in words and numbers."""
 
 import argparse
-import difflib
 import json
 from typing import Any
 
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
 from mtdinterp.commands.progress import stages
+from mtdinterp.registry import catalogue
 
-PROBES = {
-    "recover_transition": "which transition matrix it learned, and where it can be seen",
-    "recover_beta": "which learning rate, at three levels",
-    "compare_attention": "how far every layer's attention is from the construction's",
-    "decode_latents": "where the algorithm's quantities can be read linearly",
-    "identify_algorithm": "which estimator explains its predictions best",
-    "trace_development": "when it learned what, from its training history",
-}
+
+def known_probes() -> dict[str, str]:
+    """Names and labels of the built-in probes, found without importing them."""
+    return catalogue("probes", "register_probe")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    listed = "\n".join(f"  {name:<20} {question}" for name, question in PROBES.items())
+    """The command's flags."""
+    listed = "\n".join(f"  {name:<20} {label}" for name, label in known_probes().items())
     parser.epilog = (
         f"probes:\n{listed}\n\nexamples:\n  mtdinterp probe disentangled-m4-T64\n"
         "  mtdinterp probe out/m4 --probe recover_beta --json\n"
@@ -43,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sequences",
         type=at_least(32),
         metavar="N",
-        help="sequences to probe on, 32 or more (default: each probe's own)",
+        help="sequences to probe on, at least 32 (default: depends on the probe)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="seed of those sequences (0)"
@@ -53,54 +50,96 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _known(name: str) -> str:
-    if name in PROBES:
+    from difflib import get_close_matches
+
+    known = known_probes()
+    if name in known:
         return name
-    close = difflib.get_close_matches(name, PROBES, n=1)
+    close = get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise argparse.ArgumentTypeError(
-        f"unknown probe {name!r}: the known ones are {', '.join(PROBES)}{hint}"
+        f"unknown probe {name!r}: the known ones are {', '.join(known)}{hint}"
     )
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the probes and print what they found."""
     from mtdinterp.checkpoint_files import find_checkpoint
 
     find_checkpoint(options.checkpoint)  # before anything heavy is imported
-    names = list(dict.fromkeys(options.probes or PROBES))
-    with stages(1 + len(names)) as stage:
+    names = list(dict.fromkeys(options.probes or known_probes()))
+    with stages(2 + len(names)) as stage:
         stage("importing")
-        from mtdinterp import load_checkpoint
-        from mtdinterp.results import to_plain
+        from mtdinterp import explain, load_checkpoint
+        from mtdinterp.errors import CannotCompute
+        from mtdinterp.registry import PROBES
+        from mtdinterp.report import Findings
+        from mtdinterp.report.collect import has_history, run_probe
 
         checkpoint = load_checkpoint(options.checkpoint)
+        stage("explanation")
+        settings = {"seed": options.seed}
+        if options.sequences is not None:
+            settings["n_sequences"] = options.sequences
+        explanation = explain(checkpoint.model, checkpoint.task, **settings)
         results: dict[str, Any] = {}
+        not_computed: dict[str, str] = {}
         for name in names:
-            if name == "trace_development" and not checkpoint.history and not options.probes:
+            probe = PROBES[name]
+            asked_for = options.probes is not None
+            if probe.needs == "checkpoint" and not has_history(checkpoint) and not asked_for:
                 continue  # a construction was never trained
             stage(name)
-            results[name] = run_probe(name, checkpoint, options.sequences, options.seed)
-    if options.json:
-        print(
-            json.dumps(
-                {"checkpoint": str(checkpoint.path), "seed": options.seed, **to_plain(results)},
-                indent=1,
-            )
-        )
-    else:
-        print(f"{checkpoint!r}\n")
-        print(
-            "\n\n".join(
-                f"{name}: {PROBES[name]}\n{result.summary()}" for name, result in results.items()
-            )
-        )
+            try:
+                results[name] = run_probe(
+                    probe, checkpoint, checkpoint.model, checkpoint.task, explanation, **settings
+                )
+            except CannotCompute as error:
+                not_computed[name] = str(error)
+    findings = Findings(
+        name=checkpoint.path.name,
+        model=checkpoint.model,
+        task=checkpoint.task,
+        seed=options.seed,
+        explanation=explanation,
+        probes=results,
+        not_computed=not_computed,
+    )
+    print(_as_json(checkpoint, findings) if options.json else _as_text(checkpoint, findings))
     return 0
 
 
-def run_probe(name: str, checkpoint: Any, n_sequences: int | None, seed: int) -> Any:
-    """One probe by its name, on so many sequences or on its own number of them."""
-    import probes
+def _as_json(checkpoint: Any, findings: Any) -> str:
+    from mtdinterp.report import judge
+    from mtdinterp.results import to_plain
 
-    if name == "trace_development":
-        return probes.trace_development(checkpoint)
-    count = {} if n_sequences is None else {"n_sequences": n_sequences}
-    return getattr(probes, name)(checkpoint.model, checkpoint.task, seed=seed, **count)
+    printed = {"checkpoint": str(checkpoint.path), "seed": findings.seed}
+    printed |= to_plain(findings.probes)
+    if findings.not_computed:
+        printed["not_computed"] = findings.not_computed
+    if "identify_algorithm" in findings.probes:
+        printed["verdict"] = to_plain(judge(findings))
+    return json.dumps(printed, indent=1)
+
+
+def _as_text(checkpoint: Any, findings: Any) -> str:
+    from mtdinterp.registry import PROBES
+    from mtdinterp.report import judge
+
+    parts = [repr(checkpoint)]
+    for name, result in findings.probes.items():
+        parts.append(f"{name}: {PROBES[name].label}\n{result.summary()}\n{_origin(result)}")
+    for name, why in findings.not_computed.items():
+        parts.append(f"{name}: {PROBES[name].label}\nNot computed: {why}")
+    if "identify_algorithm" in findings.probes:
+        sentences = "\n".join(judge(findings).sentences)
+        parts.append(f"verdict\n{sentences}")
+    return "\n\n".join(parts)
+
+
+def _origin(result: Any) -> str:
+    """How many sequences a result comes from, and their seed."""
+    count = getattr(result, "n_sequences", None)
+    if count is None:
+        return ""
+    return f"({count} sequences, seed {result.seed})"

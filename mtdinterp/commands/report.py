@@ -7,13 +7,15 @@ from pathlib import Path
 
 from mtdinterp.commands.flags import at_least, check_writable, not_empty
 from mtdinterp.commands.progress import stages
+from mtdinterp.registry import catalogue
 
-N_STAGES = 8
-"""Of one checkpoint; counted here because the bar is shown before anything heavy is imported."""
+OTHER_STAGES = 3
+"""Stages of one checkpoint besides its probes: scores, explanation and interventions."""
 FORMATS = {".html": "html", ".htm": "html", ".md": "md"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
     parser.epilog = (
         "examples:\n  mtdinterp report disentangled-m4-T64 -o out/report.html\n"
         "  mtdinterp report disentangled-m4-T64 disentangled-m4-T64-mirrored -o out/compared.html\n"
@@ -52,8 +54,7 @@ def _file(text: str) -> Path:
 
 
 def _check_own(path: Path) -> None:
-    """The numbers go to a file that the user did not name: nothing but an older report's is
-    replaced there."""
+    """Refuse to overwrite a JSON file that is not an older report's numbers."""
     if not path.exists():
         return
     try:
@@ -62,43 +63,39 @@ def _check_own(path: Path) -> None:
         found = None
     if not isinstance(found, dict) or not {"verdict", "models"} & set(found):
         raise ValueError(
-            f"{path} is there and no report's: it would be replaced; choose another name"
+            f"{path} exists and was not written by mtdinterp report; refusing to overwrite it"
         )
 
 
 def run(options: argparse.Namespace) -> int:
+    """Measure, judge and write the report."""
     from mtdinterp.checkpoint_files import find_checkpoint
 
     out = options.out or Path(f"report.{options.format or 'html'}")
     if options.format and FORMATS[out.suffix] != options.format:
-        raise ValueError(f"--format {options.format} does not go with {out.name}")
+        raise ValueError(f"--format {options.format} does not match the file name {out.name}")
     check_writable(out)
     _check_own(out.with_suffix(".json"))
     for name in options.checkpoints:
         find_checkpoint(name)  # before anything heavy is imported
-    with stages(2 + N_STAGES * len(options.checkpoints)) as stage:
+    n_probes = len(catalogue("probes", "register_probe"))
+    per_checkpoint = n_probes + OTHER_STAGES
+    with stages(2 + per_checkpoint * len(options.checkpoints)) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint
         from mtdinterp.report import collect, judge, write_report
 
-        findings = [
-            collect(checkpoint, options.seed, stage)
-            for checkpoint in [load_checkpoint(name) for name in options.checkpoints]
-        ]
+        checkpoints = [load_checkpoint(name) for name in options.checkpoints]
+        findings = [collect(entry, seed=options.seed, stage=stage) for entry in checkpoints]
         stage("writing")
-        command = shlex.join(
-            [
-                "mtdinterp",
-                "report",
-                *options.checkpoints,
-                "-o",
-                str(out),
-                "--seed",
-                str(options.seed),
-            ]
-        )
-        page, numbers = write_report(findings, out, command)
+        page, numbers = write_report(findings, out, _command(options, out))
     for name, entry in zip(options.checkpoints, findings, strict=True):
         print(f"{name}: {judge(entry).sentences[0]}")
     print(f"report: {page}\nnumbers: {numbers}")
     return 0
+
+
+def _command(options: argparse.Namespace, out: Path) -> str:
+    """The command that makes this report again."""
+    words = ["mtdinterp", "report", *options.checkpoints]
+    return shlex.join([*words, "-o", str(out), "--seed", str(options.seed)])

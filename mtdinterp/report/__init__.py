@@ -1,8 +1,8 @@
-"""Interpretability reports: what is known of a checkpoint, what it means, and a page or Markdown
-that says so."""
+"""Interpretability reports: `collect` measures, `judge` decides, `write_report` shows both."""
 
-from mtdinterp.report.findings import Findings, collect
-from mtdinterp.report.verdict import Verdict, judge
+from mtdinterp.report.collect import collect
+from mtdinterp.report.findings import Findings
+from mtdinterp.report.judge import Verdict, judge
 from mtdinterp.report.write import write_report
 
 __all__ = ["Findings", "Verdict", "collect", "judge", "write_report"]

@@ -1,46 +1,60 @@
-"""A report as a document: the answer first, then the claims it rests on, the evidence, and how it
-was made."""
+"""A report as a document: the answer, the claims it rests on, the evidence, and its origin."""
 
 from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
-from mtdinterp.fitting import WORDS
-from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, Table, Text
-from mtdinterp.report.claims import RULES
+from mtdinterp.interventions.interchange import Interchange, interchange_blocks
+from mtdinterp.interventions.transplants import Transplant, transplant_blocks
+from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, Table, Text
+from mtdinterp.registry import PROBES
 from mtdinterp.report.definitions import DEFINITIONS
 from mtdinterp.report.findings import Findings
-from mtdinterp.report.sections import SECTIONS
-from mtdinterp.report.verdict import Verdict
+from mtdinterp.report.judge import Verdict
 
-HOLDS = {True: "yes", False: "no", None: "—"}
+CLAIM_COLUMNS = (
+    "status",
+    "claim",
+    "number",
+    "needed",
+    "control",
+    "measured",
+    "sequences",
+    "seed",
+)
 
 
 def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: str) -> Document:
-    """One model in full, or several side by side and then each in full."""
+    """One model in full, or several side by side and then each in full.
+
+    Args:
+        findings: of every model.
+        verdicts: one per model.
+        command: how the report was made.
+
+    Returns:
+        The document.
+    """
     names = ", ".join(entry.name for entry in findings)
     several = len(findings) > 1
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
-        sections.append(Section(entry.name if several else "The answer", _answer(entry, verdict)))
-        evidence: dict[str, list[Block]] = {"Claims": [_claims(verdict), Text(RULES, "soft")]}
-        evidence |= {title: section(entry) for title, section in SECTIONS.items()}
-        sections += [
-            Section(title, tuple(blocks), 3 if several else 2)
-            for title, blocks in evidence.items()
-            if blocks
-        ]
-    sections += [
-        Section("How it was made", _origin(findings, command)),
-        Section("Words", (Table(("term", "meaning"), tuple(DEFINITIONS.items())),)),
-    ]
+        title = entry.name if several else "The answer"
+        sections.append(Section(title, _answer(entry, verdict)))
+        level = 3 if several else 2
+        for heading, blocks in _evidence(entry, verdict).items():
+            if blocks:
+                sections.append(Section(heading, tuple(blocks), level))
+    terms = Table(("term", "meaning"), tuple(DEFINITIONS.items()))
+    sections.append(Section("How it was made", _origin(findings, command)))
+    sections.append(Section("Terms", (terms,)))
     return Document(f"What did {names} learn?", tuple(sections))
 
 
 def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
-    config = entry.checkpoint.model.config
+    config = entry.model.config
     about = (
-        f"{config.architecture}, {config.n_layers} layers, {config.vocab_size} tokens, "
-        f"m = {entry.checkpoint.task.order}, T = {config.length}"
+        f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
+        f"T = {config.length}"
     )
     blocks: list[Block] = [Text((about,), "soft"), Text(verdict.sentences, "answer")]
     if verdict.misfits:
@@ -48,118 +62,149 @@ def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _claims(verdict: Verdict) -> Table:
-    return Table(
-        ("holds", "claim", "number", "evidence", "control"),
-        tuple(
-            (HOLDS[claim.passed], claim.claim, claim.number, claim.evidence, claim.control)
-            for claim in verdict.claims
-        ),
-    )
+def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
+    """The sections of one model, by heading."""
+    sections: dict[str, list[Block]] = {"Claims": [claims_table(verdict)]}
+    if entry.scores is not None:
+        sections["KL to the truth"] = entry.scores.blocks()
+    for name, result in entry.probes.items():
+        sections[section_title(name)] = result_blocks(result)
+    sweep = entry.interventions.get("sweep")
+    if sweep is not None:
+        sections["What a patch restores"] = sweep.blocks()
+    sections["Does it use what it holds?"] = _intervention_blocks(entry)
+    if entry.not_computed:
+        reasons = tuple(f"{name}: {why}" for name, why in entry.not_computed.items())
+        sections["Not computed"] = [Text(reasons)]
+    return sections
+
+
+def section_title(probe: str) -> str:
+    """A probe's label as a heading."""
+    label = PROBES[probe].label
+    return label[0].upper() + label[1:]
+
+
+def result_blocks(result: object) -> list[Block]:
+    """A result's own blocks, or its summary if it has none."""
+    make = getattr(result, "blocks", None)
+    blocks = list(make()) if callable(make) else []
+    if blocks:
+        return blocks
+    summary = getattr(result, "summary", None)
+    return [Text((summary(),), "code")] if callable(summary) else []
+
+
+def _intervention_blocks(entry: Findings) -> list[Block]:
+    found = entry.interventions
+    swaps = [result for result in found.values() if isinstance(result, Interchange)]
+    transplants = [result for result in found.values() if isinstance(result, Transplant)]
+    blocks = interchange_blocks(swaps)
+    if "steering" in found:
+        blocks += found["steering"].blocks()
+    blocks += transplant_blocks(transplants)
+    if "circuit" in found:
+        blocks += found["circuit"].blocks()
+    return blocks
+
+
+def claims_table(verdict: Verdict) -> Table:
+    """Every claim with its status, number, threshold, control, n and seed."""
+    rows = []
+    for claim in verdict.claims:
+        rows.append(
+            (
+                State(claim.status.value, claim.reason),
+                claim.claim,
+                claim.number,
+                claim.threshold,
+                claim.control,
+                claim.evidence,
+                str(claim.n_sequences),
+                "given" if claim.seed is None else str(claim.seed),
+            )
+        )
+    return Table(CLAIM_COLUMNS, tuple(rows))
 
 
 def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Section:
-    rows = tuple(
-        (
-            entry.name,
-            WORDS.get(verdict.algorithm, verdict.algorithm.replace("_", " ")),
-            verdict.branch,
-            f"{entry.model_score.kl:.5f}",
-            f"{entry.kl_ratio.value:.3f} ± {entry.kl_ratio.stderr:.3f}",
-            f"{entry.beta.output:.2f} ({entry.beta.optimal:.2f})",
-            *(f"{entry.transition.row_kl[name]:.4f}" for name in ("attention", "output")),
-        )
-        for entry, verdict in zip(findings, verdicts, strict=True)
+    rows = []
+    bars = []
+    for entry, verdict in zip(findings, verdicts, strict=True):
+        rows.append(_comparison_row(entry, verdict))
+        if entry.scores is not None:
+            ratio = entry.scores.kl_ratio
+            bars.append(Bar("model", entry.name, ratio.value, ratio.stderr))
+    header = (
+        "model",
+        "algorithm",
+        "branch",
+        "KL",
+        "over one-step",
+        "β by output (optimum)",
+        "π by layer 1 (TV)",
+        "π by output (TV)",
     )
-    bars = tuple(
-        Bar(
-            "standard" if entry.checkpoint.model.config.architecture == "standard" else "model",
-            entry.name,
-            *entry.kl_ratio,
+    title = "KL to the truth over that of tuned one-step mirror descent"
+    blocks: list[Block] = []
+    problems = {(entry.task, entry.model.config.length) for entry in findings}
+    if len(problems) > 1:
+        caution = (
+            "These models belong to different tasks or lengths: their KLs are not comparable, the "
+            "ratios are."
         )
-        for entry in findings
-    )
-    shapes = {
-        (
-            entry.checkpoint.task.vocab_size,
-            entry.checkpoint.task.order,
-            entry.checkpoint.model.config.length,
-            str(entry.checkpoint.task.transition.tolist()),
-        )
-        for entry in findings
-    }
-    unlike = (
-        ()
-        if len(shapes) == 1
-        else (
-            Text(
-                (
-                    "These models belong to different tasks or lengths: their KLs are not "
-                    "comparable, the ratios are.",
-                ),
-                "soft",
-            ),
-        )
-    )
-    return Section(
-        "Side by side",
-        (
-            *unlike,
-            Table(
-                (
-                    "model",
-                    "algorithm",
-                    "branch",
-                    "KL",
-                    "over one-step",
-                    "β by output (optimum)",
-                    "π by attention",
-                    "by output",
-                ),
-                rows,
-            ),
-            Bars(
-                "KL to the truth over that of tuned one-step mirror descent",
-                bars,
-                "ratio; 1 is one-step MD",
-            ),
-        ),
-    )
+        blocks.append(Text((caution,), "soft"))
+    blocks.append(Table(header, tuple(rows)))
+    blocks.append(Bars(title, tuple(bars), "ratio; 1 is one-step mirror descent"))
+    return Section("Side by side", tuple(blocks))
+
+
+def _comparison_row(entry: Findings, verdict: Verdict) -> tuple[str, ...]:
+    kl = ratio = beta = "—"
+    if entry.scores is not None:
+        kl = f"{entry.scores.model.kl:.5f}"
+        ratio = f"{entry.scores.kl_ratio.value:.3f} ± {entry.scores.kl_ratio.stderr:.3f}"
+    found = entry.probes.get("recover_beta")
+    if found is not None:
+        beta = f"{found.output:.2f} ± {found.output_stderr:.2f} ({found.optimal:.2f})"
+    matrices = ("—", "—")
+    transition = entry.probes.get("recover_transition")
+    if transition is not None:
+        distances = transition.total_variation
+        matrices = (f"{distances['attention']:.3f}", f"{distances['output']:.3f}")
+    return (entry.name, verdict.algorithm_text, verdict.branch, kl, ratio, beta, *matrices)
 
 
 def _origin(findings: Sequence[Findings], command: str) -> tuple[Block, ...]:
-    rows, recipes = [], []
+    blocks: list[Block] = [Text((command,), "code")] if command else []
+    rows = []
+    recipes = []
     for entry in findings:
-        config = entry.checkpoint.config
         rows.append(
             (
                 entry.name,
                 entry.weights_hash[:16],
-                _listed(config.get("seeds")),
+                _listed(entry.config.get("seeds")),
                 str(entry.seed),
-                _listed(config.get("versions")),
+                _listed(entry.config.get("versions")),
             )
         )
-        if isinstance(recipe := config.get("recipe"), dict):
+        recipe = entry.config.get("recipe")
+        if isinstance(recipe, dict) and "steps" in recipe:
             recipes.append(
-                f"{entry.name} was trained by the {recipe.get('name')} recipe, "
+                f"{entry.name} was trained by the {recipe.get('name')} recipe for "
                 f"{recipe.get('steps')} steps."
             )
-    return (
-        *((Text((command,), "code"),) if command else ()),
-        *((Text(tuple(recipes), "soft"),) if recipes else ()),
-        Table(
-            ("model", "weights (sha256, begins)", "its seeds", "the report's seed", "made with"),
-            tuple(rows),
-        ),
-        Text((f"This report was made with {_listed(versions())}.",), "soft"),
-    )
+    if recipes:
+        blocks.append(Text(tuple(recipes), "soft"))
+    header = ("model", "weights (sha256, begins)", "its seeds", "the report's seed", "made with")
+    blocks.append(Table(header, tuple(rows)))
+    blocks.append(Text((f"This report was made with {_listed(versions())}.",), "soft"))
+    return tuple(blocks)
 
 
 def _listed(entries: object) -> str:
-    """Names and values; a checkpoint of somebody else's may hold anything here."""
-    return (
-        ", ".join(f"{name} {value}" for name, value in entries.items())
-        if isinstance(entries, dict)
-        else ""
-    )
+    """Names and values; a foreign checkpoint may hold anything here."""
+    if not isinstance(entries, dict):
+        return ""
+    return ", ".join(f"{name} {value}" for name, value in entries.items())

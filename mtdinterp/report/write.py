@@ -6,71 +6,106 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.interventions.interchange import Interchange
+from mtdinterp.interventions.transplants import Transplant
 from mtdinterp.pages.markdown import write_markdown
 from mtdinterp.pages.page import render
 from mtdinterp.report.document import compose
-from mtdinterp.report.findings import Findings, told_apart
-from mtdinterp.report.verdict import judge
+from mtdinterp.report.findings import Findings, with_distinct_names
+from mtdinterp.report.judge import Verdict, judge
 from mtdinterp.results import to_plain
+
+SHORT_NAMES = {
+    "recover_transition": "transition",
+    "recover_beta": "beta",
+    "compare_attention": "attention",
+    "decode_latents": "latents",
+    "identify_algorithm": "algorithm",
+    "trace_development": "development",
+}
+"""Keys that some probes have had in report.json since before probes were registered; any other
+probe is found under its own name."""
 
 
 def write_report(findings: Sequence[Findings], path: Path, command: str = "") -> tuple[Path, Path]:
-    """Write report.html, or report.md with its figures, and report.json; both paths."""
-    findings = told_apart(findings)
-    verdicts = [judge(entry) for entry in findings]
-    numbers = [
-        as_numbers(entry, to_plain(verdict))
-        for entry, verdict in zip(findings, verdicts, strict=True)
-    ]
-    document = compose(findings, verdicts, command)
-    target = path.with_suffix(".json")
+    """Write report.html, or report.md with its figures, and report.json.
+
+    Args:
+        findings: of one model or several.
+        path: of the page; the JSON is written next to it.
+        command: how the report was made, to be shown in it.
+
+    Returns:
+        Both paths.
+    """
+    named = with_distinct_names(findings)
+    verdicts = [judge(entry) for entry in named]
+    document = compose(named, verdicts, command)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":
         write_markdown(document, path)
     else:
         path.write_text(render(document))
+    numbers = []
+    for entry, verdict in zip(named, verdicts, strict=True):
+        numbers.append(as_numbers(entry, verdict))
     made = {"command": command, "made_with": versions()}
     everything = {**numbers[0], **made} if len(numbers) == 1 else {"models": numbers, **made}
+    target = path.with_suffix(".json")
     target.write_text(json.dumps(everything, indent=1) + "\n")
     return path, target
 
 
-def as_numbers(entry: Findings, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was measured, under the names that the page uses."""
-    return {
+def as_numbers(entry: Findings, verdict: Verdict) -> dict[str, Any]:
+    """Everything that was measured, as plain values."""
+    about = ("recipe", "seeds", "versions")
+    numbers: dict[str, Any] = {
         "name": entry.name,
         "seed": entry.seed,
         "weights_sha256": entry.weights_hash,
-        **{
-            name: entry.checkpoint.config.get(name)
-            for name in ("task", "recipe", "seeds", "versions")
-        },
-        "model": entry.checkpoint.model.config.to_dict(),
-        "verdict": verdict,
-        "kl": {
-            "model": to_plain(entry.model_score),
-            "estimators": to_plain(entry.estimators),
-            **{
-                name: to_plain(getattr(entry, name))
-                for name in ("left_out", "kl_ratio", "bayes_ratio")
-            },
-        },
-        **{
-            name: to_plain(getattr(entry, name))
-            for name in (
-                "transition",
-                "beta",
-                "attention",
-                "latents",
-                "algorithm",
-                "development",
-                "interchanges",
-                "steering",
-                "transplants",
-                "sweep",
-                "circuit",
-                "maps",
-                "tokens",
-            )
-        },
+        "task": entry.task.to_dict(),
+        **{name: entry.config.get(name) for name in about},
+        "model": entry.model.config.to_dict(),
+        "verdict": to_plain(verdict),
+        "not_computed": entry.not_computed,
+    }
+    if entry.explanation is not None:
+        numbers["explanation"] = _explanation_numbers(entry)
+    if entry.scores is not None:
+        scores = to_plain(entry.scores)
+        numbers["kl"] = scores
+    for name, result in entry.probes.items():
+        numbers[SHORT_NAMES.get(name, name)] = to_plain(result)
+    numbers |= _intervention_numbers(entry)
+    numbers.setdefault("development", None)
+    return numbers
+
+
+def _explanation_numbers(entry: Findings) -> dict[str, Any]:
+    found = entry.explanation
+    assert found is not None
+    return {
+        "algorithm": found.algorithm.name,
+        "constants": found.constants,
+        "stderrs": to_plain(found.stderrs),
+        "source": found.source,
+        "fitted": found.fitted,
+        "identified": found.identified,
+        "at_bound": list(found.at_bound),
+        "no_implementation": found.no_implementation,
+        "n_sequences": found.n_sequences,
+        "seed": found.seed,
+    }
+
+
+def _intervention_numbers(entry: Findings) -> dict[str, Any]:
+    found = entry.interventions
+    swaps = [result for result in found.values() if isinstance(result, Interchange)]
+    transplants = [result for result in found.values() if isinstance(result, Transplant)]
+    return {
+        "interchanges": {result.variable: to_plain(result) for result in swaps},
+        "steering": to_plain(found.get("steering")),
+        "transplants": to_plain(transplants),
+        "sweep": to_plain(found.get("sweep")),
+        "circuit": to_plain(found.get("circuit")),
     }

@@ -1,0 +1,239 @@
+"""Measure everything that a report says about one model: scores, probes, interventions."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.checkpoints.digests import tensors_digest
+from mtdinterp.errors import CannotCompute
+from mtdinterp.explanation import Explanation, explain
+from mtdinterp.interventions import (
+    dose_response,
+    interchange,
+    minimal_circuit,
+    patch_sweep,
+    transplant_attention,
+)
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.native.threads import torch_on_one_thread
+from mtdinterp.plugins import Probe
+from mtdinterp.registry import PROBES
+from mtdinterp.report.findings import Findings
+from mtdinterp.report.scores import held_out_scores
+from mtdinterp.tasks import Task
+
+PAIR_SEEDS = (12, 13)
+"""Of the sequences that interventions take from and write to."""
+LONG = 128
+"""Longer sequences get fewer of them, to bound the time of a report."""
+SWEPT = 8
+"""Pairs of sequences in the patch sweep, which takes a run per layer, position and block."""
+CIRCUIT_FAITHFULNESS = 0.95
+
+Stage = Callable[[str], None]
+"""Told what comes next."""
+
+
+def _silent(name: str) -> None:
+    pass
+
+
+@torch_on_one_thread()
+def collect(
+    source: Checkpoint | LensTransformer,
+    task: Task | None = None,
+    *,
+    seed: int = 0,
+    stage: Stage = _silent,
+) -> Findings:
+    """Measure everything about a model.
+
+    On one thread: it is thousands of small operations, which two threads do no faster, and ten
+    times slower while another program wants a core.
+
+    Args:
+        source: a checkpoint, or a model together with its task.
+        task: what the model is for; the checkpoint's own if None.
+        seed: of all sequences that are drawn.
+        stage: told what comes next.
+
+    Returns:
+        The findings.
+    """
+    model, known_task, details = _opened(source, task)
+    length = model.config.length
+    stage("scores")
+    scores = held_out_scores(model, known_task, 1024 if length <= LONG else 256)
+    stage("explanation")
+    explanation = explain(model, known_task, seed=seed)
+    probes, not_computed = run_probes(source, model, known_task, explanation, seed, stage)
+    interventions, missing = run_interventions(model, known_task, explanation, seed, stage)
+    return Findings(
+        model=model,
+        task=known_task,
+        seed=seed,
+        explanation=explanation,
+        scores=scores,
+        probes=probes,
+        interventions=interventions,
+        not_computed=not_computed | missing,
+        weights_hash=tensors_digest(model.state_dict()),
+        **details,
+    )
+
+
+def _opened(
+    source: Checkpoint | LensTransformer, task: Task | None
+) -> tuple[LensTransformer, Task, dict[str, Any]]:
+    """The model, its task, and what is known about where they come from."""
+    if isinstance(source, Checkpoint):
+        details = {"name": source.path.name, "path": source.path, "config": source.config}
+        return source.model, source.task if task is None else task, details
+    if task is None:
+        raise ValueError("task: expected the task that the model is for")
+    return source, task, {"name": source.config.architecture}
+
+
+def run_probes(
+    source: Checkpoint | LensTransformer,
+    model: LensTransformer,
+    task: Task,
+    explanation: Explanation,
+    seed: int,
+    stage: Stage = _silent,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Every registered probe that applies.
+
+    Args:
+        source: where the model comes from; some probes need a checkpoint.
+        model: what is probed.
+        task: what the model is for.
+        explanation: the model's, for probes that take one.
+        seed: of the sequences.
+        stage: told which probe comes next.
+
+    Returns:
+        Results by probe, and why the others could not be computed.
+    """
+    results: dict[str, Any] = {}
+    not_computed: dict[str, str] = {}
+    for name, probe in PROBES.items():
+        if probe.needs == "checkpoint" and not has_history(source):
+            continue
+        stage(name)
+        try:
+            results[name] = run_probe(probe, source, model, task, explanation, seed=seed)
+        except CannotCompute as error:
+            not_computed[name] = str(error)
+    return results, not_computed
+
+
+def has_history(source: Checkpoint | LensTransformer) -> bool:
+    """Whether there is a training history to look at."""
+    return isinstance(source, Checkpoint) and bool(source.history)
+
+
+def run_probe(
+    probe: Probe,
+    source: Checkpoint | LensTransformer,
+    model: LensTransformer,
+    task: Task,
+    explanation: Explanation | None,
+    **settings: Any,
+) -> Any:
+    """One probe with the arguments that it takes.
+
+    Args:
+        probe: the registered probe.
+        source: where the model comes from.
+        model: what is probed.
+        task: what the model is for.
+        explanation: passed on if the probe takes one.
+        **settings: such as `seed` and `n_sequences`; passed on if the probe takes them.
+
+    Returns:
+        The probe's result.
+    """
+    if probe.needs == "checkpoint":
+        return probe.function(source)
+    accepted = inspect.signature(probe.function).parameters
+    known = {**settings, "explanation": explanation}
+    arguments = {name: value for name, value in known.items() if name in accepted}
+    return probe.function(model, task, **arguments)
+
+
+def run_interventions(
+    model: LensTransformer,
+    task: Task,
+    explanation: Explanation,
+    seed: int,
+    stage: Stage = _silent,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Interchanges, steering, transplants, the patch sweep and the circuit.
+
+    Args:
+        model: what is changed.
+        task: what the model is for.
+        explanation: the model's.
+        seed: of the sequences.
+        stage: told what comes next.
+
+    Returns:
+        Results by name, and why the others could not be computed.
+    """
+    stage("interventions")
+    length = model.config.length
+    count = 128 if length <= 64 else 32
+    base = task.sample(count, length, seed=[PAIR_SEEDS[0], seed]).tokens
+    source = task.sample(count, length, seed=[PAIR_SEEDS[1], seed]).tokens
+    runs: dict[str, Callable[[], Any]] = {}
+    for variable in explanation.algorithm.variables:
+        runs[f"interchange {variable.name}"] = _interchange(
+            model, task, base, source, variable.name, explanation, seed
+        )
+    vertex = torch.eye(task.n_components, dtype=torch.float64)[0]
+    runs["steering"] = lambda: dose_response(model, task, base, vertex)
+    fresh = task.sample(count, length, seed=[PAIR_SEEDS[1], seed, 1])
+    for layer in range(len(explanation.roles or ())):
+        runs[f"transplant {layer + 1}"] = _transplant(model, task, fresh, layer, explanation)
+    corrupted = source[:SWEPT].clone()
+    corrupted[:, -task.n_components :] = base[:SWEPT, -task.n_components :]
+    runs["sweep"] = lambda: patch_sweep(model, base[:SWEPT], corrupted)
+    some = base[: 32 if length <= 64 else 8]
+    if len(model.blocks) <= 3:  # deeper models have too many edges to try one by one
+        runs["circuit"] = lambda: minimal_circuit(
+            model, some, CIRCUIT_FAITHFULNESS, explanation=explanation
+        )
+    results: dict[str, Any] = {}
+    not_computed: dict[str, str] = {}
+    for name, run in runs.items():
+        try:
+            results[name] = run()
+        except CannotCompute as error:
+            not_computed[name] = str(error)
+    return results, not_computed
+
+
+def _interchange(
+    model: LensTransformer,
+    task: Task,
+    base: Int[Tensor, "batch pos"],
+    source: Int[Tensor, "batch pos"],
+    variable: str,
+    explanation: Explanation,
+    seed: int,
+) -> Callable[[], Any]:
+    return lambda: interchange(
+        model, task, base, source, variable, seed=seed, explanation=explanation
+    )
+
+
+def _transplant(
+    model: LensTransformer, task: Task, fresh: Any, layer: int, explanation: Explanation
+) -> Callable[[], Any]:
+    return lambda: transplant_attention(model, task, fresh, layer, explanation=explanation)

@@ -1,0 +1,287 @@
+"""What the findings mean: the only place that turns numbers into a verdict.
+
+No sentence is stronger than its evidence. Report, `mtdinterp probe`, the comparison table and the
+workbench all show this verdict.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mtdinterp.claims import Claim, Status
+from mtdinterp.criteria import CLEAR_R2, EXACT_BETA
+from mtdinterp.naming import UNIFORM, Naming
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.report.findings import Findings
+
+NONE = "none"
+OTHER_TASK = "other_task"
+NOTHING_TO_INFER = "nothing_to_infer"
+NO_ESTIMATOR = {
+    NONE: "no estimator",
+    OTHER_TASK: "the task does not fit",
+    NOTHING_TO_INFER: "nothing to infer",
+}
+"""Verdicts that name no estimator, in words."""
+MOST_MISFITS = 8
+"""Failed claims that are listed one by one above the table of all claims."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer first, then the claims it rests on."""
+
+    algorithm: str
+    """The estimator's name; or "none", "other_task" or "nothing_to_infer"."""
+    algorithm_text: str
+    """The same in words, with the caution it needs."""
+    branch: str
+    """direct, mirrored or undecided; "not applicable" for a task without a single π."""
+    kl_ratio: float
+    """KL to the truth over that of tuned one-step mirror descent; NaN if that is unknown."""
+    explained: float
+    """Share of what the model does beyond uniform weights that the estimator explains."""
+    sentences: tuple[str, ...]
+    misfits: tuple[str, ...]
+    """Claims that fail, each in a sentence."""
+    undecided: tuple[str, ...]
+    """Claims that cannot be decided, each in a sentence with the reason."""
+    claims: tuple[Claim, ...]
+
+
+def judge(findings: Findings) -> Verdict:
+    """The verdict on a model.
+
+    Args:
+        findings: at least the result of `identify_algorithm`; everything else sharpens it.
+
+    Returns:
+        The verdict.
+    """
+    identification = findings.probes["identify_algorithm"]
+    algorithm = _algorithm(findings)
+    claims = findings.claims()
+    if algorithm == NOTHING_TO_INFER:
+        claims = tuple(_undecided_if_failed(claim) for claim in claims)
+    sentences = {
+        NOTHING_TO_INFER: _nothing_to_infer,
+        OTHER_TASK: _other_task,
+        NONE: _nothing_found,
+    }.get(algorithm, _answer)(findings)
+    failed = [claim for claim in claims if claim.status is Status.FAILS]
+    undecided = [claim for claim in claims if claim.status is Status.UNDECIDABLE]
+    if algorithm not in NO_ESTIMATOR:
+        sentences += (_tally(claims, failed, undecided),)
+    transition = findings.probes.get("recover_transition")
+    beta = findings.probes.get("recover_beta")
+    branch = "not applicable"
+    if transition is not None:
+        branch = transition.branch
+    elif beta is not None:
+        branch = beta.branch
+    ratio = findings.scores.kl_ratio.value if findings.scores is not None else float("nan")
+    return Verdict(
+        algorithm=algorithm,
+        algorithm_text=_algorithm_text(algorithm, identification),
+        branch=branch,
+        kl_ratio=ratio,
+        explained=identification.beyond_uniform,
+        sentences=sentences,
+        misfits=_misfits(failed),
+        undecided=tuple(claim.sentence() for claim in undecided),
+        claims=claims,
+    )
+
+
+def _undecided_if_failed(claim: Claim) -> Claim:
+    """No claim about inference can fail where there is nothing to infer."""
+    if claim.status is not Status.FAILS:
+        return claim
+    reason = "there is nothing to infer on this task"
+    return replace(claim, status=Status.UNDECIDABLE, reason=reason)
+
+
+def _misfits(failed: list[Claim]) -> tuple[str, ...]:
+    listed = [claim.sentence() for claim in failed[:MOST_MISFITS]]
+    if len(failed) > MOST_MISFITS:
+        listed.append(f"{len(failed) - MOST_MISFITS} more claims fail; see the table of claims.")
+    return tuple(listed)
+
+
+def _algorithm(findings: Findings) -> str:
+    """Which of the verdicts applies."""
+    identification = findings.probes["identify_algorithm"]
+    beta = findings.probes.get("recover_beta")
+    if beta is not None and beta.nothing_to_infer:
+        return NOTHING_TO_INFER
+    if not _task_fits(findings):
+        return OTHER_TASK
+    if identification.naming is Naming.NONE:
+        return NONE
+    return identification.best
+
+
+def _task_fits(findings: Findings) -> bool:
+    """Whether the matrix that the model shows, if it shows one, can be the task's own."""
+    transition = findings.probes.get("recover_transition")
+    if transition is None or transition.trusted is None:
+        return True
+    return transition.recovered(transition.trusted)
+
+
+def _algorithm_text(algorithm: str, identification: Any) -> str:
+    if algorithm in NO_ESTIMATOR:
+        return NO_ESTIMATOR[algorithm]
+    text = identification.label
+    if identification.naming is Naming.NEAR:
+        text = f"nearest to {text}, but not near"
+    if identification.tied:
+        text += f" (or {', '.join(ESTIMATORS[name].label for name in identification.tied)})"
+    return text
+
+
+def _tally(claims: tuple[Claim, ...], failed: list[Claim], undecided: list[Claim]) -> str:
+    """How many claims hold; "everything" only if nothing fails and nothing is undecided."""
+    held = len(claims) - len(failed) - len(undecided)
+    if not failed and not undecided:
+        return f"Everything matches: all {held} claims hold."
+    text = f"Of {len(claims)} claims {held} hold"
+    if failed:
+        text += f", {len(failed)} fail"
+    if undecided:
+        text += f", {len(undecided)} cannot be decided"
+    return text + "."
+
+
+def _nothing_to_infer(findings: Findings) -> tuple[str, ...]:
+    sentences = [
+        "There is nothing to infer on this task: with one lag, rows of π that are alike, or weights "
+        "that hardly vary, every estimator predicts the same."
+    ]
+    if findings.scores is not None:
+        uniform = findings.scores.estimators["uniform"].kl
+        sentences.append(
+            f"The model's KL to the truth is {findings.scores.model.kl:.5f}, that of uniform "
+            f"weights {uniform:.5f}."
+        )
+    return tuple(sentences)
+
+
+def _other_task(findings: Findings) -> tuple[str, ...]:
+    found = findings.probes["recover_transition"]
+    distance = found.total_variation[found.trusted]
+    return (
+        "The task does not fit: the model shows a transition matrix at a total variation of "
+        f"{distance:.2f} from the one given, where knowing only the token marginal has "
+        f"{found.control_variation:.2f}.",
+        "Its matrix is not this task's, so what follows compares it with the wrong algorithm.",
+    )
+
+
+def _nothing_found(findings: Findings) -> tuple[str, ...]:
+    identification = findings.probes["identify_algorithm"]
+    sentences = [f"Nothing was found. {identification.sentence()}"]
+    if findings.scores is not None:
+        own = findings.scores.model.kl
+        uniform = findings.scores.estimators["uniform"].kl
+        sentences.append(f"Its KL to the truth is {own:.4f}; uniform weights have {uniform:.4f}.")
+        if own > uniform:
+            sentences.append(
+                "An untrained or broken model looks like this, and so does one that was made for "
+                "another number of lags."
+            )
+    return tuple(sentences)
+
+
+def _answer(findings: Findings) -> tuple[str, ...]:
+    identification = findings.probes["identify_algorithm"]
+    sentences = [identification.sentence()]
+    if identification.tied:
+        sentences.append(identification.tie_sentence())
+    if findings.scores is not None:
+        sentences.append(findings.scores.summary())
+    if identification.best == UNIFORM:
+        sentences.append("It infers nothing in context: this is where training stalls.")
+    elif "recover_beta" in findings.probes:
+        sentences.append(_beta_sentence(findings))
+    sentences += _branch_sentences(findings)
+    if findings.explanation is not None and findings.explanation.no_implementation:
+        sentences.append(findings.explanation.no_implementation)
+    return tuple(sentences)
+
+
+def _beta_sentence(findings: Findings) -> str:
+    identification = findings.probes["identify_algorithm"]
+    beta = findings.probes["recover_beta"]
+    clear = min(beta.attention_r2, beta.output_r2) >= CLEAR_R2
+    is_own = identification.best.startswith("one_step") and clear
+    subject = "Its β is" if is_own else "Read as one step of mirror descent, its β is"
+    text = (
+        f"{subject} {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and "
+        f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output"
+    )
+    if beta.no_optimum:
+        return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
+    exact = ", which it has exactly" if _is_exact(beta) else ""
+    return f"{text}; the optimum for this task and length is {beta.optimal:.2f}{exact}."
+
+
+def _is_exact(beta: Any) -> bool:
+    allowed = EXACT_BETA * abs(beta.optimal)
+    return all(abs(value - beta.optimal) < allowed for value in (beta.attention, beta.output))
+
+
+def _branch_sentences(findings: Findings) -> list[str]:
+    """What layer 1 does, and where π is seen."""
+    transition = findings.probes.get("recover_transition")
+    beta = findings.probes.get("recover_beta")
+    if transition is None or beta is None:
+        return []
+    found = [f"Layer 1 {branch_text(transition.branch, beta.attention, beta.attention_r2)}."]
+    name = transition.trusted
+    if name is None:
+        found.append(transition.trust_sentence())
+        return found
+    attention = ""
+    if transition.branch != "undecided":
+        attention = f"{transition.total_variation['attention']:.3f} by layer 1's scores, "
+    reading = {"output": "the output", "behaviour": "behaviour"}[name]
+    found.append(
+        f"π is recovered to a total variation of {attention}"
+        f"{transition.total_variation[name]:.3f} by {reading} (knowing only the token marginal: "
+        f"{transition.control_variation:.3f})."
+    )
+    return found
+
+
+def branch_text(branch: str, beta: float, beta_r2: float) -> str:
+    """What layer 1 does, as the continuation of "Layer 1".
+
+    A negative gain alone does not make a mirrored solution: the last layer must undo it, which
+    shows as a positive β by attention.
+
+    Args:
+        branch: direct, mirrored or undecided.
+        beta: β by the last layer's attention.
+        beta_r2: its R².
+
+    Returns:
+        The text.
+    """
+    if branch == "undecided":
+        return "does not weigh lags by their likelihood, or not clearly (undecided)"
+    if branch == "direct":
+        return "attends to likely lags (direct)"
+    if not beta_r2 >= CLEAR_R2:
+        return (
+            "attends to unlikely lags; whether the last layer undoes that is unclear "
+            f"(R² {beta_r2:.2f})"
+        )
+    if beta > 0:
+        return (
+            "attends to unlikely lags, and the last layer reads them with the opposite sign "
+            "(mirrored)"
+        )
+    return (
+        "attends to unlikely lags, and the last layer does not undo that: its β by attention is "
+        f"{beta:.2f}, against the likelihood"
+    )
