@@ -154,8 +154,8 @@ def _tally(claims: tuple[Claim, ...], failed: list[Claim], undecided: list[Claim
 
 def _nothing_to_infer(findings: Findings) -> tuple[str, ...]:
     sentences = [
-        "There is nothing to infer on this task: with one lag, rows of π that are alike, or weights "
-        "that hardly vary, every estimator predicts the same."
+        "There is nothing to infer on this task: with one lag, rows of π that are alike, or "
+        "weights that hardly vary, every estimator predicts the same."
     ]
     if findings.scores is not None:
         uniform = findings.scores.estimators["uniform"].kl
