@@ -9,7 +9,6 @@ blocks are all that is used.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -18,7 +17,7 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, check_count, check_order
 from mtdinterp.estimators import mean_responsibilities, responsibilities
 from mtdinterp.metrics import row_kl
-from mtdinterp.models import LensTransformer
+from mtdinterp.models import DisentangledTransformer, LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.task import MTDTask
 
@@ -171,7 +170,7 @@ def predictions(
 def token_scores(model: LensTransformer) -> Float64[Tensor, "head query key"]:
     """Layer 1's content score of every pair of tokens: W_A itself in a disentangled model, its QK
     circuit otherwise."""
-    attn = cast(Any, model.blocks[0]).attn
+    attn = model.layers[0].attn
     with torch.no_grad():
         embedded, to_query, to_key = (
             weights.cpu().double() for weights in (model.W_E, attn.W_Q, attn.W_K)
@@ -241,7 +240,8 @@ def weight_beta(model: LensTransformer, order: int) -> Slope:
     The last layer's read of the averaged lag block times what layer 1 writes there, double-centred,
     against I - 11ᵀ/m.
     """
-    block, layers = "L2.L1.lag", [cast(Any, entry).attn for entry in model.blocks]
+    block = "L2.L1.lag"
+    layers = model.attention if isinstance(model, DisentangledTransformer) else []
     if (
         block not in model.stream
         or len(layers) != 3

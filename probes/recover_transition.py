@@ -7,7 +7,6 @@ arbitrary choice; the stationary marginal fixes it.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -212,7 +211,7 @@ def output_circuit(model: LensTransformer, task: MTDTask) -> Float64[Tensor, "vo
     Any constant may be added to all rows elsewhere in the model, so the stationary marginal fixes
     it: pᵀπ = pᵀ.
     """
-    attn = cast(Any, model.blocks[-1]).attn
+    attn = model.layers[-1].attn
     with torch.no_grad():
         direct = (model.W_E @ attn.W_V @ attn.W_O @ model.W_U).sum(0).double()
     return direct + task.stationary - task.stationary @ direct

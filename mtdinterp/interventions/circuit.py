@@ -18,7 +18,6 @@ constant.
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from einops import rearrange
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
-from mtdinterp.models import LensTransformer
+from mtdinterp.models import DisentangledTransformer, LensTransformer
 from mtdinterp.models.attention import (
     causal_softmax,
     content_scores,
@@ -201,7 +200,7 @@ class _Runner:
         tokens: Int[Tensor, "batch pos"],
         wanted: Collection[Edge] | None = None,
     ) -> None:
-        if not hasattr(model, "streams"):
+        if not isinstance(model, DisentangledTransformer):
             raise ValueError(
                 "model: circuits are over the blocks of a concatenated stream; in an additive one "
                 "a block "
@@ -214,7 +213,7 @@ class _Runner:
                 "edges; circuits are for models without one"
             )
         self.model, self.tokens, self.wanted = model, tokens, wanted
-        self.streams = cast(Any, model).streams
+        self.streams = model.streams
         self.edges: list[Edge] = []
         self.constant: set[Edge] = set()
         self.silent: set[Edge] = set()
@@ -229,7 +228,7 @@ class _Runner:
         their means."""
         alive = set(kept) | self.constant
         with torch.no_grad():
-            h = cast(Any, self.model).embed(self.tokens).double()
+            h = self.model.embed(self.tokens).double()
             for layer in range(1, len(self.model.blocks) + 1):
                 h = torch.cat([h, self._written(h, layer, alive)], dim=-1)
             final, total = (
@@ -248,7 +247,7 @@ class _Runner:
     def _written(
         self, h: Tensor, layer: int, alive: set[Edge]
     ) -> Float64[Tensor, "batch pos written"]:
-        attn = cast(Any, self.model.blocks[layer - 1]).attn
+        attn = self.model.attention[layer - 1]
         reads = self.streams[layer - 1]
         masks = self._masks(layer, alive)
         q = torch.einsum("bpd,hde->bphe", h, attn.W_A.double() * masks["content"])
@@ -284,9 +283,9 @@ class _Runner:
 
     def _measure(self) -> None:
         """List the edges, layer by layer, with the mean of each and whether it varies at all."""
-        h = cast(Any, self.model).embed(self.tokens).double()
-        for layer, entry in enumerate(self.model.blocks, start=1):
-            attn, reads = cast(Any, entry).attn, self.streams[layer - 1]
+        h = self.model.embed(self.tokens).double()
+        for layer, attn in enumerate(self.model.attention, start=1):
+            reads = self.streams[layer - 1]
             x = h[:, :, None].expand(-1, -1, attn.n_heads, -1)
             visible = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
             scores = torch.zeros(len(h), attn.n_heads, h.shape[1], h.shape[1], dtype=torch.float64)

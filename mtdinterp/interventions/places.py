@@ -3,7 +3,7 @@
 Everything is checked before the model runs; a wrong name or size is an error that says what exists.
 """
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -85,7 +85,7 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> tupl
 
 
 def _head(model: LensTransformer, edit: Edit, name: str) -> slice:
-    n_heads = cast(Any, model.blocks[int(name.split(".")[1])]).attn.n_heads
+    n_heads = model.layers[int(name.split(".")[1])].attn.n_heads
     if edit.head is None:
         return slice(None)
     head = counted("head", edit.head, n_heads, f"{name} has heads")
@@ -96,9 +96,9 @@ def _columns(model: LensTransformer, block: str, name: str, kind: str) -> slice:
     """The block's columns, if they exist at this point of the model."""
     columns = model.stream[block]
     if kind == "hook_embed":
-        exist = cast(Any, model.blocks[0]).reads
+        exist = model.layers[0].reads
     else:
-        layer = cast(Any, model.blocks[int(name.split(".")[1])])
+        layer = model.layers[int(name.split(".")[1])]
         after = slice(0, max(layer.reads.stop, layer.writes.stop))
         exist = {
             "hook_attn_out": layer.writes,

@@ -7,7 +7,6 @@ layers that are left. Hundreds of such streams go through them as one batch.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -17,6 +16,7 @@ from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
+from mtdinterp.models.hooked import HookedBlock
 from mtdinterp.readout import predictions
 
 KINDS = {
@@ -138,16 +138,13 @@ def _distance_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
 
 
 def _parts(model: LensTransformer, kind: str) -> tuple[str, ...]:
-    last = cast(Any, model.blocks[-1])
+    last = model.layers[-1]
     if kind == "block":
         return tuple(
             name for name, columns in model.stream.items() if columns.stop <= last.reads.stop
         )
     if kind == "head":
-        return tuple(
-            f"H{head + 1}"
-            for head in range(max(cast(Any, block).attn.n_heads for block in model.blocks))
-        )
+        return tuple(f"H{head + 1}" for head in range(max(model.config.heads_per_layer)))
     return ("all",)
 
 
@@ -157,12 +154,11 @@ def _counter(
     """Counts patches that were run, and tells `progress`."""
     if progress is None:
         return lambda count: None
-    blocks = [cast(Any, block) for block in model.blocks]
-    parts = {
+    parts: dict[str, Callable[[HookedBlock], int]] = {
         "block": lambda block: len(_blocks_read(model, block)),
         "head": lambda block: block.attn.n_heads,
     }
-    total = length * sum(parts.get(kind, lambda block: 1)(block) for block in blocks)
+    total = length * sum(parts.get(kind, lambda block: 1)(block) for block in model.layers)
     done = 0
 
     def count_and_tell(count: int) -> None:
@@ -173,7 +169,7 @@ def _counter(
     return count_and_tell
 
 
-def _blocks_read(model: LensTransformer, block: Any) -> list[slice]:
+def _blocks_read(model: LensTransformer, block: HookedBlock) -> list[slice]:
     """Columns of the named blocks that a layer reads."""
     return [part for part in model.stream.values() if part.stop <= block.reads.stop]
 
@@ -188,8 +184,7 @@ def _patched(
         for hook in ("hook_resid_pre", "hook_attn_out", "attn.hook_z")
     ]
     here, there = activations(model, into, shown), activations(model, taken, shown)
-    for layer, entry in enumerate(model.blocks):
-        block = cast(Any, entry)
+    for layer, block in enumerate(model.layers):
         before, wrote, by_head = shown[3 * layer : 3 * layer + 3]
         stream, written = here[before][..., block.reads], here[wrote][..., block.writes]
         if kind in ("resid_pre", "block"):

@@ -29,7 +29,6 @@ BY_HAND = (
 )  # vectors are written out: what is left are short tails
 FLAGS = {
     "attention.cpp": BY_HAND,
-    "layer.cpp": BY_HAND,
     "step.cpp": BY_HAND,
     "rates.cpp": BY_HAND,
     "posterior.cpp": ("-ffp-contract=fast",),

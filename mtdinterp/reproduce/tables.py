@@ -2,7 +2,7 @@
 is here."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from mtdinterp.construction import one_step
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
@@ -63,7 +63,7 @@ def one_step_model(order: int) -> LensTransformer:
 
 def _width_rows(order: int) -> list[dict[str, Any]]:
     model = one_step_model(order)
-    widths = [cast(Any, block).attn.W_A.shape[-1] for block in model.blocks] + [model.W_U.shape[0]]
+    widths = [block.reads.stop for block in model.layers] + [model.W_U.shape[0]]
     rows = []
     for layer, (stage, width) in enumerate(zip(STAGES, widths, strict=True)):
         (added_q, added_m), (wide_q, wide_m) = PAPER_ADDED[layer], PAPER_WIDTHS[layer]
@@ -85,7 +85,7 @@ def _draw_stream(figure: Any, model: LensTransformer) -> None:
     """Each layer's stream as a row of its named blocks."""
     axis = figure.subplots()
     purple = LOOKS["construction"].colour
-    widths = [cast(Any, block).attn.W_A.shape[-1] for block in model.blocks] + [model.stream.width]
+    widths = [block.reads.stop for block in model.layers] + [model.stream.width]
     for layer, width in enumerate(widths):
         for name, part in model.stream.items():
             if part.stop <= width:
