@@ -36,6 +36,13 @@ def fused(model, tokens, targets, kind="mse"):
     return loss_and_gradients(fused_loss(layers, model.W_U, tokens, targets, kind), model)
 
 
+def eager_loss(model, tokens, targets, kind):
+    """Plain PyTorch in float32: a hook anywhere makes every layer eager."""
+    with model.hooks(fwd_hooks=[("hook_embed", lambda value, hook: value)]):
+        assert model.attention_path(training=True).name == "eager"
+        return prediction_loss(model, tokens, targets, kind)
+
+
 def by_definition(model, tokens, targets, kind="mse"):
     """Eager attention in float64, every hook point aside."""
     model.double()
@@ -100,8 +107,12 @@ def test_standard_loss_and_gradients(data):
     model = StandardTransformer(config)
     problem = random_problem(model, batch, length, data.draw(st.booleans()), 0)
     kind = data.draw(st.sampled_from(["mse", "cross-entropy"]))
-    # Four layers at the scale of a fresh model lose digits in float32 whatever computes them.
-    assert worst_error(fused(model, *problem, kind), by_definition(model, *problem, kind)) <= 2e-5
+    # Four layers at the scale of a fresh model lose digits in float32 whatever computes them, so
+    # the kernel may also have a few times the error of the eager implementation in float32.
+    definition = by_definition(model, *problem, kind)
+    eager = loss_and_gradients(eager_loss(model, *problem, kind), model)
+    bound = max(2e-5, 4 * worst_error(eager, definition))
+    assert worst_error(fused(model, *problem, kind), definition) <= bound
 
 
 @pytest.mark.parametrize("length", [64, 300])
