@@ -34,7 +34,6 @@ from mtdinterp.commands.flags import (
 from mtdinterp.commands.progress import LiveLine, stages
 
 if TYPE_CHECKING:
-    from mtdinterp.architectures import Architecture
     from mtdinterp.training import Trainer
     from mtdinterp.training.run import Run
 
@@ -203,6 +202,22 @@ def _check(options: argparse.Namespace) -> None:
             "--resume goes on with the run's own settings; leave out "
             f"--{given[0].replace('_', '-')}"
         )
+    for name in ARCHITECTURE_FLAGS:
+        if name in given:
+            _check_setting(options.architecture, name)
+
+
+def _check_setting(architecture: str, name: str) -> None:
+    """Refuse a flag for a setting that the chosen architecture does not have."""
+    from mtdinterp.registry import ARCHITECTURES
+
+    chosen = ARCHITECTURES[architecture]
+    if name not in chosen.settings:
+        owners = [known.label for known in ARCHITECTURES.values() if name in known.settings]
+        raise ValueError(
+            f"--{name.replace('_', '-')} is a width of the {', '.join(owners)}, not of the "
+            f"{chosen.label}"
+        )
 
 
 def _check_directory(path: Path, resume: bool) -> None:
@@ -240,9 +255,7 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
     recipe = recipe_for(
         options.recipe, options.architecture, options.layers, options.heads, **changes
     )
-    architecture = ARCHITECTURES[options.architecture]
-    _check_settings(options, architecture)
-    model = architecture.new_model(
+    model = ARCHITECTURES[options.architecture].new_model(
         options.vocab_size,
         options.length,
         options.layers,
@@ -253,19 +266,6 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
         **{name: getattr(options, name) for name in ARCHITECTURE_FLAGS},
     )
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
-
-
-def _check_settings(options: argparse.Namespace, architecture: "Architecture") -> None:
-    """Refuse flags for settings that the chosen architecture does not have."""
-    from mtdinterp.registry import ARCHITECTURES
-
-    for name in ARCHITECTURE_FLAGS:
-        if name in options.given and name not in architecture.settings:
-            owners = [known.label for known in ARCHITECTURES.values() if name in known.settings]
-            raise ValueError(
-                f"--{name.replace('_', '-')} is a width of the {', '.join(owners)}, not of the "
-                f"{architecture.label}"
-            )
 
 
 def _resume(path: Path) -> AbstractContextManager["Run"]:
