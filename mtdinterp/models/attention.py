@@ -194,6 +194,15 @@ def _reversed_rows(
 
 @lru_cache(maxsize=32)
 def future_mask(n_queries: int, n_keys: int, device: torch.device) -> Bool[Tensor, "query key"]:
-    """True where a key lies after the query; the queries are the last `n_queries` positions."""
+    """Which keys lie after the query.
+
+    Args:
+        n_queries: number of queries; they are the last positions.
+        n_keys: number of keys.
+        device: where to put the mask.
+
+    Returns:
+        Booleans [query, key].
+    """
     ones = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     return ones.triu(1 + n_keys - n_queries)

