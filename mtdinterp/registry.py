@@ -174,7 +174,9 @@ ESTIMATORS: Registry[Any] = Registry(
     ("mtdinterp.estimators", "mtdinterp.algorithms"),
     sort_key=lambda estimator: (estimator.rank, estimator.name),
 )
-ARCHITECTURES: Registry[Any] = Registry("architecture", ("mtdinterp.architectures",))
+ARCHITECTURES: Registry[Any] = Registry(
+    "architecture", ("mtdinterp.architectures",), sort_key=lambda architecture: architecture.name
+)
 ALGORITHMS: Registry[Any] = Registry(
     "algorithm", ("mtdinterp.algorithms",), sort_key=lambda algorithm: algorithm.rank
 )

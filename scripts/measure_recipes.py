@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from mtdinterp import MTDTask
-from mtdinterp.models import LensTransformer, new_model
+from mtdinterp.architectures import new_model
+from mtdinterp.models import LensTransformer
 from mtdinterp.training import HeldOut, Trainer, initialise, recipe_for
 from mtdinterp.training.zoo import TASK_SEED, VOCAB_SIZE
 
@@ -44,7 +45,8 @@ class Group:
             VOCAB_SIZE,
             self.length,
             self.layers,
-            d_rel=self.d_rel or self.order,
+            n_components=self.order,
+            d_rel=self.d_rel,
             d_mlp=self.d_mlp,
             logits=self.changes.get("loss") == "cross-entropy",
         )

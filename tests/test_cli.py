@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mtdinterp import load_checkpoint
+from mtdinterp.architectures import start_names
 from mtdinterp.bench import GROUPS
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
@@ -19,7 +20,6 @@ from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
 from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES
 from mtdinterp.native.step import LOSSES
-from mtdinterp.training.initialise import INITIALISATIONS
 from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast
 
 
@@ -288,7 +288,7 @@ def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
 def test_the_choices_of_flags_are_those_of_recipes():
     known = {
         "schedule": SCHEDULES,
-        "initialisation": tuple(INITIALISATIONS),
+        "initialisation": start_names(),
         "targets": TARGETS,
         "loss": LOSSES,
         "supervision": SUPERVISIONS,
@@ -319,7 +319,7 @@ def test_help_says_what_the_recipes_are():
         f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
     ) in words
     assert {standard.steps, three.steps} == {8000}
-    assert all(f" {name} " in words for name in INITIALISATIONS)
+    assert all(f" {name} " in words for name in start_names())
 
 
 def test_kernels_that_are_insisted_on_and_cannot_be_built_are_one_sentence(tmp_path):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from mtdinterp.architectures import initialise, start_names
 from mtdinterp.construction import one_step, one_step_standard
 from mtdinterp.models import (
     DisentangledConfig,
@@ -23,7 +24,6 @@ from mtdinterp.readout import (
     weight_beta,
 )
 from mtdinterp.task import MTDTask
-from mtdinterp.training.initialise import INITIALISATIONS, initialise
 
 LENGTH = 40
 
@@ -56,7 +56,7 @@ def test_mirrored_attention_has_a_negative_gain():
     assert read(model, task, tokens).branch == "mirrored"
 
 
-@pytest.mark.parametrize("start", INITIALISATIONS)
+@pytest.mark.parametrize("start", start_names())
 @pytest.mark.parametrize("architecture", ["disentangled", "standard"])
 def test_an_untrained_model_is_undecided(architecture, start):
     task = MTDTask.random(5, 4, seed=0)

@@ -2,7 +2,7 @@
 report."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64
@@ -143,7 +143,7 @@ def _place(model: LensTransformer, name: str) -> dict[str, Any]:
     Blocks of a concatenated stream are edited where they are first read. An additive stream goes on
     being added to, so there it is after the last layer: what the page shows is what is written.
     """
-    columns, layers = model.stream[name], [cast(Any, block) for block in model.blocks]
+    columns, layers = model.stream[name], model.layers
     additive = layers[0].reads.stop == model.stream.width
     reads = next(
         (number for number, layer in enumerate(layers) if columns.stop <= layer.reads.stop),

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from mtdinterp import registry
 from mtdinterp.checkpoint_files import (
     CONFIG,
     HISTORY,
@@ -21,13 +22,7 @@ from mtdinterp.checkpoint_files import (
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.checks import check_option
-from mtdinterp.models import (
-    DisentangledConfig,
-    DisentangledTransformer,
-    LensTransformer,
-    StandardConfig,
-    StandardTransformer,
-)
+from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
 
 
@@ -82,6 +77,8 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTD
         model = _build_model(config["model"])
         task = _build_task(config["task"])
         check_pair(model, task)
+    except registry.UnknownName as error:
+        raise CheckpointError(f"{source / CONFIG}: {error}") from error
     except KeyError as error:
         raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
@@ -92,12 +89,10 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTD
 def _build_model(values: Mapping[str, Any]) -> LensTransformer:
     if not isinstance(values, dict):
         raise ValueError(f"expected model to be an object, got {values!r}")
-    architecture = values["architecture"]
-    if architecture == DisentangledConfig.architecture:
-        return DisentangledTransformer(DisentangledConfig.from_dict(values))
-    if architecture == StandardConfig.architecture:
-        return StandardTransformer(StandardConfig.from_dict(values))
-    raise ValueError(f"expected architecture disentangled or standard, got {architecture!r}")
+    name = values["architecture"]
+    if not isinstance(name, str):
+        raise ValueError(f"expected architecture to be a name, got {name!r}")
+    return registry.ARCHITECTURES[name].from_dict(values)
 
 
 def _build_task(values: Mapping[str, Any]) -> MTDTask:

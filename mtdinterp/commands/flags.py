@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
+from mtdinterp.registry import catalogue
 
 
 class Given(argparse.Action):
@@ -122,7 +123,7 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
 def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of layers (3)") -> None:
     parser.add_argument(
         "--architecture",
-        choices=("disentangled", "standard"),
+        choices=tuple(catalogue("mtdinterp.architectures", "register_architecture")),
         default="disentangled",
         help="which transformer (disentangled)",
     )

@@ -86,6 +86,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "device": {"metavar": "NAME", "help": "as torch names it (cpu)"},
 }
 
+ARCHITECTURE_FLAGS = ("d_rel", "d_model")
+"""Flags for settings that only some architectures have."""
 
 RECIPES = """\
   fast   Adam (0.9, 0.95) to the true next distribution, batch 64, warm-up, cosine decay,
@@ -110,20 +112,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_task_flags(parser)
     add_model_flags(parser)
     parser.add_argument(
-        "--heads", type=at_least(1), default=1, metavar="H", help="heads a layer (1)"
+        "--heads", type=at_least(1), default=1, metavar="H", help="heads per layer (1)"
     )
     parser.add_argument(
         "--d-rel",
         type=at_least(1),
         metavar="D",
-        help="width of the disentangled value table (the order)",
+        help="width of the disentangled transformer's value tables (the order)",
     )
     parser.add_argument(
         "--d-model",
         type=at_least(1),
-        default=32,
         metavar="D",
-        help="width of the standard one (32)",
+        help="width of the standard transformer's stream (32)",
     )
     parser.add_argument(
         "--d-mlp",
@@ -201,11 +202,22 @@ def _check(options: argparse.Namespace) -> None:
             "--resume goes on with the run's own settings; leave out "
             f"--{given[0].replace('_', '-')}"
         )
-    for name, architecture in (("d_rel", "disentangled"), ("d_model", "standard")):
-        if name in given and options.architecture != architecture:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is a width of the {architecture} transformer"
-            )
+    for name in ARCHITECTURE_FLAGS:
+        if name in given:
+            _check_setting(options.architecture, name)
+
+
+def _check_setting(architecture: str, name: str) -> None:
+    """Refuse a flag for a setting that the chosen architecture does not have."""
+    from mtdinterp.registry import ARCHITECTURES
+
+    chosen = ARCHITECTURES[architecture]
+    if name not in chosen.settings:
+        owners = [known.label for known in ARCHITECTURES.values() if name in known.settings]
+        raise ValueError(
+            f"--{name.replace('_', '-')} is a width of the {', '.join(owners)}, not of the "
+            f"{chosen.label}"
+        )
 
 
 def _check_directory(path: Path, resume: bool) -> None:
@@ -233,7 +245,7 @@ def _check_directory(path: Path, resume: bool) -> None:
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
     from mtdinterp import MTDTask
-    from mtdinterp.models import new_model
+    from mtdinterp.registry import ARCHITECTURES
     from mtdinterp.training import recipe_for
     from mtdinterp.training.run import new_run
 
@@ -243,16 +255,15 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
     recipe = recipe_for(
         options.recipe, options.architecture, options.layers, options.heads, **changes
     )
-    model = new_model(
-        options.architecture,
+    model = ARCHITECTURES[options.architecture].new_model(
         options.vocab_size,
         options.length,
         options.layers,
         options.heads,
-        options.d_rel or options.order,
-        options.d_model,
-        options.d_mlp,
-        recipe.loss == "cross-entropy",
+        n_components=options.order,
+        d_mlp=options.d_mlp,
+        logits=recipe.loss == "cross-entropy",
+        **{name: getattr(options, name) for name in ARCHITECTURE_FLAGS},
     )
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
@@ -368,6 +379,7 @@ def _summary(running: "Run") -> dict[str, Any]:
         "steps": trainer.recipe.steps,
         "evaluated_at": last["step"],
         "seconds": trainer.seconds,
+        "attention_path": trainer.model.attention_path(training=True).name,
         **{
             key: last[key]
             for key in ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float64, Int
@@ -274,7 +273,7 @@ class _Swap:
                 )
                 for layer in others
             ]
-        layer = cast(Any, self.model.blocks[site.layer])
+        layer = self.model.layers[site.layer]
         exist: slice = layer.reads if site.block else layer.writes
         columns = self.model.stream[site.block] if site.block else exist
         taken, width = self._taken(site, self.source), self.model.cfg.d_model
@@ -341,7 +340,7 @@ def _learn(
     layer = {"mean_responsibilities": 2, "first_weights": 3, "reweighted": 4}.get(
         variable, len(model.blocks) - 1
     )
-    name, reads = f"blocks.{layer}.hook_resid_pre", cast(Any, model.blocks[layer]).reads
+    name, reads = f"blocks.{layer}.hook_resid_pre", model.layers[layer].reads
     if check_count("learn_rank", rank) > reads.stop:
         raise ValueError(
             f"learn_rank: expected at most the stream's {reads.stop} dimensions there, got {rank}"

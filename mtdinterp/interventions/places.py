@@ -4,7 +4,6 @@ Everything is checked before the model runs. An error about a wrong name or inde
 ones.
 """
 
-from typing import cast
 
 from torch import Tensor
 
@@ -50,11 +49,6 @@ AFTER_THE_LAYER = ("hook_resid_post", "hook_mlp_in", "hook_mlp_out")
 
 Index = tuple[slice | Tensor, ...]
 """An index with one entry per axis of an activation."""
-
-
-def layer_blocks(model: LensTransformer) -> list[HookedBlock]:
-    """The layers of a model, in order."""
-    return [cast(HookedBlock, block) for block in model.blocks]
 
 
 def has_keys(name: str) -> bool:
@@ -124,7 +118,7 @@ def _kind(name: str) -> str:
 
 def _layer_of(model: LensTransformer, name: str) -> HookedBlock:
     """The layer that a hook point blocks.LAYER.… belongs to."""
-    return layer_blocks(model)[int(name.split(".")[1])]
+    return model.layers[int(name.split(".")[1])]
 
 
 def _head(model: LensTransformer, edit: Edit, name: str) -> slice:
@@ -149,7 +143,7 @@ def _existing_columns(model: LensTransformer, name: str) -> slice:
     """The columns of the final stream that exist at a stream-wide hook point."""
     kind = _kind(name)
     if kind == "hook_embed":
-        return layer_blocks(model)[0].reads
+        return model.layers[0].reads
     layer = _layer_of(model, name)
     if kind in WRITES:
         return layer.writes

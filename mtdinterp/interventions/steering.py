@@ -4,7 +4,6 @@ it has its own."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -209,7 +208,7 @@ def transplant_attention(
     pattern = _attention_of(giver, tokens, taken)
     if not 0 <= layer < len(model.blocks):
         raise ValueError(f"layer: expected a layer of 0..{len(model.blocks) - 1}, got {layer}")
-    if pattern.shape[1] != cast(Any, model.blocks[layer]).attn.n_heads:
+    if pattern.shape[1] != model.layers[layer].attn.n_heads:
         pattern = pattern.mean(1, keepdim=True)  # no head answers another: every one gets the mean
     found = patch(model, tokens, [Edit("pattern", pattern, layer=layer)])
     before, after = (

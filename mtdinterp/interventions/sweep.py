@@ -15,7 +15,6 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
-from mtdinterp.interventions.places import layer_blocks
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.hooked import HookedBlock
@@ -159,7 +158,7 @@ def _negative_kl_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
 
 def _parts(model: LensTransformer, kind: str) -> tuple[str, ...]:
     """The names of the parts of a place; a layer may have only the first of them."""
-    blocks = layer_blocks(model)
+    blocks = model.layers
     if kind == "block":
         read_last = blocks[-1].reads.stop
         return tuple(name for name, columns in model.stream.items() if columns.stop <= read_last)
@@ -176,7 +175,7 @@ def _columns_read(model: LensTransformer, block: HookedBlock) -> list[slice]:
 
 def _n_patches(model: LensTransformer, kind: str, length: int) -> int:
     """The number of patches of a whole sweep."""
-    blocks = layer_blocks(model)
+    blocks = model.layers
     if kind == "block":
         n_parts = sum(len(_columns_read(model, block)) for block in blocks)
     elif kind == "head":
@@ -231,7 +230,7 @@ def _patches_by_layer(
         names += [_stream_hook(layer), _written_hook(layer), _heads_hook(layer)]
     here = activations(model, into, names)
     there = activations(model, taken, names)
-    for layer, block in enumerate(layer_blocks(model)):
+    for layer, block in enumerate(model.layers):
         stream = here[_stream_hook(layer)][..., block.reads]
         if kind in ("resid_pre", "block"):
             change = there[_stream_hook(layer)][..., block.reads] - stream

@@ -1,14 +1,15 @@
-"""Hook points, and the layers that both transformers build on them.
+"""Hook points, and the layers that every transformer here builds on.
 
-Modules own hook points; nothing is computed for a hook point that nobody listens to. An activation
-is cloned before a hook sees it, because TransformerLens' patch setters write in place and keys,
-values and the stream may share memory here. A narrow activation is shown at its place in a stream
-of the final width, where every component writes its own columns: that is how an additive-stream
-tool sees a concatenated one.
+Modules own hook points; a hook point without a hook costs nothing. An activation is cloned before a
+hook sees it, because TransformerLens' patch setters write in place, and keys, values and the stream
+may share memory here. A narrow activation is shown at its place in a stream of the final width,
+where every component writes its own columns: that is how a tool for additive streams reads a
+concatenated one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -25,22 +26,31 @@ from mtdinterp.models.config import ModelConfig
 
 @dataclass
 class LensConfig(TransformerLensConfig):
-    """TransformerLens' configuration with the two switches its edge tools expect as well."""
+    """TransformerLens' configuration with the two further switches that its edge tools expect."""
 
     use_attn_in: bool = False
-    use_hook_mlp_in: bool = (
-        False  # kept for the tools that set it: hook_mlp_in fires whenever it is listened to
-    )
+    use_hook_mlp_in: bool = False
+    """Has no effect: hook_mlp_in fires whenever a hook is attached. Some tools set it."""
 
 
 def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) -> LensConfig:
-    """What TransformerLens' tools want to know of either architecture."""
+    """What TransformerLens' tools ask about a model.
+
+    Args:
+        config: the model's configuration.
+        d_model: width of the final stream.
+        d_head: width of a head's output before it is written to the stream.
+        n_heads: the largest number of heads of a layer.
+
+    Returns:
+        The configuration that the model publishes as `cfg`.
+    """
     return LensConfig(
         d_model=d_model,
         d_head=d_head,
         n_layers=config.n_layers,
         n_heads=n_heads,
-        n_ctx=config.length + 1,  # one more than a sequence: TransformerLens' detect_head wants it
+        n_ctx=config.length + 1,  # TransformerLens' detect_head requires sequences shorter than it
         d_vocab=config.vocab_size,
         attn_only=True,
         normalization_type=None,
@@ -50,7 +60,7 @@ def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) ->
 
 
 def attached(module: nn.Module) -> tuple[Mapping[int, object], ...]:
-    """Where a module keeps what is attached to it, by TransformerLens or by torch itself."""
+    """The dictionaries in which a module keeps its hooks, TransformerLens' and torch's own."""
     return (
         module._forward_hooks,
         module._forward_pre_hooks,
@@ -60,34 +70,63 @@ def attached(module: nn.Module) -> tuple[Mapping[int, object], ...]:
 
 
 def listening(hook: HookPoint) -> bool:
-    """Whether anything is attached to a hook point."""
+    """Whether a hook is attached to a hook point."""
     return any(attached(hook))
 
 
 def tap(
     hook: HookPoint, value: Tensor, place: slice | None = None, width: int | None = None
 ) -> Tensor:
-    """Show `value` to a hook point and return what comes back, as if it were not there otherwise.
+    """Show an activation to a hook point and return what the hooks make of it.
 
-    With `place` and `width` the hook sees the value in its columns of a tensor `width` wide, zero
-    elsewhere; what a hook writes outside those columns is dropped, since they do not exist there.
-    The layout in memory is that of the value, so that products take the same kernel and give the
-    same bits.
+    With `place` and `width` the hooks see the value in its columns of a tensor that is `width`
+    wide and zero elsewhere. What a hook writes outside those columns is dropped, because the model
+    has no such columns at this point. The result is laid out in memory like the value, so that
+    products with it take the same kernel and give the same bits.
+
+    Args:
+        hook: the hook point.
+        value: the activation, [..., d].
+        place: the columns that the activation occupies in the final stream.
+        width: the width of the final stream.
+
+    Returns:
+        The activation, [..., d]; `value` itself if no hook is attached.
     """
     if not listening(hook):
         return value
     if place is None or width is None:
         return hook(value.clone())
-    return hook(F.pad(value, (place.start, width - place.stop)))[..., place].contiguous()
+    shown = F.pad(value, (place.start, width - place.stop))
+    return hook(shown)[..., place].contiguous()
 
 
 class HookedAttention(nn.Module):
-    """Hook points of one attention layer, and attention through them; subclasses own the
-    parameters."""
+    """Hook points of one attention layer and attention through them; subclasses own parameters."""
 
     n_heads: int
     score_scale = 1.0
-    """What q·k is multiplied with before the softmax."""
+    """The factor of q·k before the softmax."""
+
+    if TYPE_CHECKING:
+        # The weights by their TransformerLens names. A subclass has them as parameters or as
+        # properties. As properties of this class they would hide parameters of the same name.
+
+        @property
+        def W_Q(self) -> Float[Tensor, "head d_model d_key"]:
+            """Queries from the stream."""
+
+        @property
+        def W_K(self) -> Float[Tensor, "head d_model d_key"]:
+            """Keys from the stream."""
+
+        @property
+        def W_V(self) -> Float[Tensor, "head d_model d_head"]:
+            """Values from the stream."""
+
+        @property
+        def W_O(self) -> Float[Tensor, "head d_head d_model"]:
+            """What each head writes to the stream."""
 
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()
@@ -106,14 +145,18 @@ class HookedAttention(nn.Module):
         self.hook_result = HookPoint()  # [batch, pos, head, d_model], with use_attn_result
 
     def inputs(self, stream: Float[Tensor, "batch pos d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """What queries, keys and values read, each [batch, pos, head, d], forked where a switch
-        asks for it."""
-        place, width = slice(0, stream.shape[-1]), self.cfg.d_model
+        """What queries, keys and values read, each [batch, pos, head, d].
+
+        They are three separate tensors only if `use_split_qkv_input` is set.
+        """
+        place = slice(0, stream.shape[-1])
+        width = self.cfg.d_model
         shared = stream[:, :, None].expand(-1, -1, self.n_heads, -1)
         if self.cfg.use_split_qkv_input:
-            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-            q, k, v = (tap(hook, shared, place, width) for hook in hooks)
-            return q, k, v
+            query_in = tap(self.hook_q_input, shared, place, width)
+            key_in = tap(self.hook_k_input, shared, place, width)
+            value_in = tap(self.hook_v_input, shared, place, width)
+            return query_in, key_in, value_in
         if self.cfg.use_attn_in:
             shared = tap(self.hook_attn_in, shared, place, width)
         return shared, shared, shared
@@ -128,53 +171,71 @@ class HookedAttention(nn.Module):
         value_table: Tensor,
         watched: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Attention: fused if nobody watches, step by step where a hook wants to see scores or
-        pattern."""
+        """`attention.relative_attention`, through this layer's hook points.
+
+        Args:
+            q: queries of the content score, [batch, query, head, d_key].
+            p: queries of the position score, [batch, query, head, d_pos].
+            k: keys, [batch, key, head, d_key].
+            v: values, [batch, key, head, d_value].
+            key_table: what `p` is multiplied with, by offset, [head, length, d_pos].
+            value_table: what is gathered by offset, [head, length, d_rel].
+            watched: whether any hook is attached to the model; if not, the operator may run.
+
+        Returns:
+            What each query gathers from the values, [batch, query, head, d_value], and from the
+            value table, [batch, query, head, d_rel].
+        """
         if not watched:
             return attention.relative_attention(q, p, k, v, key_table, value_table)
-        if not any(
-            map(listening, (self.hook_rel_scores, self.hook_attn_scores, self.hook_pattern))
-        ):
+        inner_hooks = (self.hook_rel_scores, self.hook_attn_scores, self.hook_pattern)
+        if not any(map(listening, inner_hooks)):
             return attention.eager_relative_attention(q, p, k, v, key_table, value_table)
         future = attention.future_mask(q.shape[1], k.shape[1], q.device)
         position = attention.position_scores(p, key_table, k.shape[1]).masked_fill(future, 0)
         position = tap(self.hook_rel_scores, position)
         scores = attention.content_scores(q, k, position).masked_fill(future, float("-inf"))
         scores = tap(self.hook_attn_scores, scores)
-        # A hook may write attention to the future; there is none, and by offset it would be another
-        # row's.
-        pattern = tap(self.hook_pattern, attention.causal_softmax(scores)).masked_fill(future, 0)
+        pattern = tap(self.hook_pattern, attention.causal_softmax(scores))
+        # A hook may write attention to the future. It is removed: read by offset, it would be
+        # taken for attention of another row.
+        pattern = pattern.masked_fill(future, 0)
         return attention.gather_values(pattern, v), attention.gather_positions(pattern, value_table)
 
     def head_results(
         self, z: Float[Tensor, "batch pos head d"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The layer's write as a sum over heads, each shown to `hook_result` first."""
+        """The layer's output as a sum over heads, each of them shown to `hook_result` first."""
         return tap(self.hook_result, torch.einsum("bphd,hdm->bphm", z, self.W_O)).sum(2)
 
     @property
     def QK(self) -> FactoredMatrix:
-        """W_Q·W_Kᵀ of every head: what the content score does to two residual vectors."""
+        """W_Q·W_Kᵀ of every head: the content score of two residual vectors."""
         return FactoredMatrix(self.W_Q, rearrange(self.W_K, "head d_model d -> head d d_model"))
 
     @property
     def OV(self) -> FactoredMatrix:
-        """W_V·W_O of every head: what a head writes of what it attends to."""
+        """W_V·W_O of every head: what a head writes for the residual vector it attends to."""
         return FactoredMatrix(self.W_V, self.W_O)
 
 
 class HookedBlock(nn.Module):
     """One layer: attention, its write into the stream, and the hook points around it."""
 
-    hook_out_is_single_residual_stream = (
-        True  # what TransformerLens' logit lens asks before it reads
-    )
+    hook_out_is_single_residual_stream = True
+    """TransformerLens' logit lens asks for this."""
+    attn: HookedAttention
+    reads: slice
+    """Columns of the final stream that the layer reads."""
+    writes: slice
+    """Columns of the final stream that the layer writes."""
 
     def __init__(self, cfg: LensConfig, attn: HookedAttention, reads: slice, writes: slice) -> None:
         super().__init__()
         self.cfg = cfg
         self.attn = attn
-        self.reads, self.writes = reads, writes
+        self.reads = reads
+        self.writes = writes
         self.hook_resid_pre = HookPoint()  # [batch, pos, d_model]
         self.hook_attn_out = HookPoint()  # [batch, pos, d_model]
         self.hook_mlp_in = HookPoint()  # [batch, pos, d_model]
@@ -183,39 +244,38 @@ class HookedBlock(nn.Module):
 
     def forward(
         self, stream: Float[Tensor, "batch pos d"], last_only: bool, watched: bool
-    ) -> Tensor:
-        """The stream after the layer; `watched` says whether any hook point of the model is
-        listened to."""
-        if not watched:
-            return self.unwatched(stream, last_only)
+    ) -> Float[Tensor, "batch query d_out"]:
+        """The stream after the layer.
+
+        Args:
+            stream: the stream before the layer, [batch, pos, d].
+            last_only: whether to compute the last position only.
+            watched: whether any hook is attached to the model.
+
+        Returns:
+            The stream [batch, query, d_out], with one query if `last_only`.
+        """
         width = self.cfg.d_model
         stream = tap(self.hook_resid_pre, stream, self.reads, width)
-        written = tap(
-            self.hook_attn_out, self.attn(stream, last_only, watched=True), self.writes, width
-        )
+        written = self.attn(stream, last_only, watched)
+        written = tap(self.hook_attn_out, written, self.writes, width)
         stream = self.write(stream[:, -1:] if last_only else stream, written)
         place = slice(0, stream.shape[-1])
         if listening(self.hook_mlp_in) or listening(self.hook_mlp_out):
-            # Attribution tools expect an MLP in every block: here it is one that writes nothing.
+            # Attribution tools expect an MLP in every block. This one writes zeros.
             nothing = 0 * tap(self.hook_mlp_in, stream, place, width)
             stream = stream + tap(self.hook_mlp_out, nothing, place, width)
         return tap(self.hook_resid_post, stream, place, width)
 
-    def unwatched(self, stream: Tensor, last_only: bool) -> Tensor:
-        """The same layer when nobody looks."""
-        return self.write(
-            stream[:, -1:] if last_only else stream, self.attn(stream, last_only, watched=False)
-        )
-
     def write(self, stream: Tensor, written: Tensor) -> Tensor:
-        """How a layer's output enters the stream."""
+        """The stream with the layer's output in it."""
         raise NotImplementedError
 
 
 class Unembed(nn.Module):
     """The linear read-out W_U [d_model, vocab] (the paper's W_O, transposed); no bias, no softmax.
 
-    With `d_mlp` a hidden layer of that width adds to it: output = h·W_U + gelu(h·W_in +
+    With `d_mlp` a hidden layer of that width is added to it: output = h·W_U + gelu(h·W_in +
     b_in)·W_out.
     """
 
@@ -229,6 +289,7 @@ class Unembed(nn.Module):
             self.W_out = nn.Parameter(torch.empty(d_mlp, vocab_size))
 
     def reset_parameters(self, scale: float = 0.02) -> None:
+        """Small output weights; hidden weights at the scale that keeps activations."""
         nn.init.normal_(self.W_U, std=scale)
         if self.d_mlp:
             nn.init.normal_(self.W_in, std=self.W_in.shape[0] ** -0.5)
@@ -237,6 +298,7 @@ class Unembed(nn.Module):
 
     def forward(self, stream: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
         linear = stream @ self.W_U
-        return (
-            linear + F.gelu(stream @ self.W_in + self.b_in) @ self.W_out if self.d_mlp else linear
-        )
+        if not self.d_mlp:
+            return linear
+        hidden = F.gelu(stream @ self.W_in + self.b_in)
+        return linear + hidden @ self.W_out

@@ -1,5 +1,4 @@
-"""The training loss of a model: fused into one call where nobody watches, step by step
-otherwise."""
+"""The training loss of a model: the whole-step kernel if it applies, layer by layer if not."""
 
 import numpy as np
 import torch
@@ -9,8 +8,7 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.models.lens import LensTransformer
-from mtdinterp.native import use_kernels
-from mtdinterp.native.step import LOSSES, can_step, fused_loss
+from mtdinterp.native.step import LOSSES, fused_loss
 
 
 def prediction_loss(
@@ -21,32 +19,47 @@ def prediction_loss(
 ) -> Float[Tensor, ""]:
     """Mean loss of the model's outputs against target distributions.
 
-    Targets [batch, vocab] are for the last position, which is then all that the last layer
-    computes; targets [batch, pos, vocab] are for every position. `mse` takes the outputs as they
-    are, `cross-entropy` their softmax.
+    Args:
+        model: a model of any architecture.
+        tokens: integer tokens, [batch, pos].
+        targets: distributions [batch, vocab] for the last position, which is then the only one
+            that the last layer computes, or [batch, pos, vocab] for every position.
+        loss: "mse" of the outputs as they are, or "cross-entropy" of their softmax.
+
+    Returns:
+        The loss, a scalar.
     """
     check_option("loss", loss, LOSSES)
     sequence = model.check_tokens(tokens)
     if not isinstance(targets, Tensor):
         targets = torch.as_tensor(np.asarray(targets), dtype=model.W_U.dtype)
     last_only = targets.ndim == 2
-    wanted = (len(sequence), *(() if last_only else (sequence.shape[1],)), model.config.vocab_size)
-    if tuple(targets.shape) != wanted:
-        raise ValueError(f"targets: expected shape {list(wanted)}, got {list(targets.shape)}")
-    # What the kernel cannot give: a look inside, a hidden layer, gradients of the targets.
-    if use_kernels() and not (model.is_watched or model.unembed.d_mlp or targets.requires_grad):
-        layers = model.folded_layers()
-        if can_step(layers, model.W_U, sequence, last_only):
-            return fused_loss(
-                layers, model.W_U, sequence, targets[:, None] if last_only else targets, loss
-            )
+    batch, length = sequence.shape
+    vocab_size = model.config.vocab_size
+    expected = [batch, vocab_size] if last_only else [batch, length, vocab_size]
+    if list(targets.shape) != expected:
+        raise ValueError(f"targets: expected shape {expected}, got {list(targets.shape)}")
+    whole = model.attention_path(training=True).name == "whole step"
+    # The kernel has no gradient for the targets, and nothing to average over an empty batch.
+    if whole and batch and not targets.requires_grad:
+        by_query = targets[:, None] if last_only else targets
+        return fused_loss(model.folded_layers(), model.W_U, sequence, by_query, loss)
     return loss_of_outputs(model(sequence, last_only=last_only), targets, loss)
 
 
 def loss_of_outputs(
     outputs: Float[Tensor, "*batch vocab"], targets: Float[Tensor, "*batch vocab"], loss: str
 ) -> Float[Tensor, ""]:
-    """The definition: mean squared error over everything, or mean cross-entropy of a softmax."""
+    """The definition of the loss: mean squared error, or mean cross-entropy of a softmax.
+
+    Args:
+        outputs: the model's outputs, [..., vocab].
+        targets: target distributions of the same shape.
+        loss: "mse" or "cross-entropy".
+
+    Returns:
+        The loss, a scalar.
+    """
     targets = targets.to(outputs)
     if check_option("loss", loss, LOSSES) == "mse":
         return F.mse_loss(outputs, targets)

@@ -1,10 +1,10 @@
 """Named blocks of the residual stream.
 
-The disentangled transformer never adds: every head appends its output, so each column of the stream
-has an origin, and its name says which. `token` is the input; `L1.token` is what layer 1 attended to
-in `token`, `L1.lag` what it attended to in its value table; `L2.L1.lag` is layer 2's average of
-`L1.lag`, and so on. With several heads the head is named too: `L1.H2.lag`. Nothing else in the
-project counts columns.
+In the disentangled transformer every head appends its output to the stream, so each column has one
+origin, and the name of its block states it. `token` is the input; `L1.token` is what layer 1
+gathered from `token`, `L1.lag` what it gathered from its value table; `L2.L1.lag` is layer 2's
+average of `L1.lag`, and so on. With several heads the name includes the head: `L1.H2.lag`. The rest
+of the project addresses columns by these names only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,13 @@ from mtdinterp.checks import check_option
 
 
 class Stream(Mapping[str, slice]):
-    """Block names in order, each with the slice of columns it occupies."""
+    """Block names in column order, each with the slice of columns that it occupies."""
 
     def __init__(self, blocks: Sequence[tuple[str, int]]) -> None:
-        """`blocks` lists name and width, in the order of the columns."""
+        """
+        Args:
+            blocks: name and width of every block, in column order.
+        """
         self._slices: dict[str, slice] = {}
         start = 0
         for name, width in blocks:
@@ -39,27 +42,34 @@ class Stream(Mapping[str, slice]):
         return name in self._slices
 
     def __repr__(self) -> str:
-        inside = ", ".join(
-            f"{name}[{part.start}:{part.stop}]" for name, part in self._slices.items()
-        )
-        return f"Stream({inside})"
+        parts = self._slices.items()
+        listed = ", ".join(f"{name}[{part.start}:{part.stop}]" for name, part in parts)
+        return f"Stream({listed})"
 
     def width_of(self, name: str) -> int:
+        """Number of columns of a block."""
         part = self[name]
         return part.stop - part.start
 
     @property
     def blocks(self) -> tuple[tuple[str, int], ...]:
-        """Name and width of every block, in order: what `Stream` is made from."""
+        """Name and width of every block, in column order: the argument of `Stream`."""
         return tuple((name, self.width_of(name)) for name in self)
 
 
 def concatenated_streams(vocab_size: int, d_rel: int, heads: Sequence[int]) -> list[Stream]:
-    """The stream before layer 1, after layer 1, …, after the last: h ← concat(h, head 1, …, head
-    H).
+    """The streams of a disentangled transformer, where h ← concat(h, head 1, …, head H).
 
-    A head's output is a copy of every block it read, followed by its own lag block, so the width
-    grows as d_l = d_{l-1} + H_l·(d_{l-1} + d_R).
+    A head's output is a copy of every block that it read, followed by its own lag block, so the
+    width grows as d_l = d_{l-1} + H_l·(d_{l-1} + d_R).
+
+    Args:
+        vocab_size: width of the first stream, one-hot tokens.
+        d_rel: width of every lag block, d_R.
+        heads: number of heads of every layer.
+
+    Returns:
+        The stream before layer 1, after layer 1, …, after the last layer.
     """
     blocks: list[tuple[str, int]] = [("token", vocab_size)]
     streams = [Stream(blocks)]
@@ -67,9 +77,8 @@ def concatenated_streams(vocab_size: int, d_rel: int, heads: Sequence[int]) -> l
         written: list[tuple[str, int]] = []
         for head in range(1, n_heads + 1):
             prefix = f"L{layer}." if n_heads == 1 else f"L{layer}.H{head}."
-            written += [(prefix + name, width) for name, width in blocks] + [
-                (prefix + "lag", d_rel)
-            ]
+            written += [(prefix + name, width) for name, width in blocks]
+            written.append((prefix + "lag", d_rel))
         blocks = blocks + written
         streams.append(Stream(blocks))
     return streams

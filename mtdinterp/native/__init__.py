@@ -1,7 +1,7 @@
 """Compiled kernels, and the choice between them and the Python implementations.
 
-`MTDINTERP_KERNEL=eager` never uses them, `fused` insists on them; unset, they are used where they
-apply.
+The environment variable MTDINTERP_KERNEL decides: "eager" never uses the kernels, "fused" makes it
+an error if they cannot be compiled, and "auto" (the default) uses them where they apply.
 """
 
 import os
@@ -16,9 +16,9 @@ CHOICES = ("auto", "eager", "fused")
 
 
 def use_kernels() -> bool:
-    """Whether the compiled kernels may be used; an error if they are insisted on and cannot be
-    had."""
-    choice = check_option("MTDINTERP_KERNEL", os.environ.get("MTDINTERP_KERNEL") or "auto", CHOICES)
+    """Whether to use the compiled kernels; an error if they are required but not available."""
+    wanted = os.environ.get("MTDINTERP_KERNEL") or "auto"
+    choice = check_option("MTDINTERP_KERNEL", wanted, CHOICES)
     if choice == "eager":
         return False
     available = load_library() is not None

@@ -1,11 +1,12 @@
-"""The fused relative attention as a PyTorch operator: `torch.ops.mtdinterp.relative_attention`.
+"""Relative attention as a PyTorch operator: `torch.ops.mtdinterp.relative_attention`.
 
 float32 on the CPU only. Besides the two outputs the operator returns the row maxima and sums of the
-softmax, from which the backward pass recomputes the attention it needs, a few rows at a time. The
-same number of threads gives the same bits, run after run. It can be differentiated once.
+softmax, from which the backward pass recomputes attention, a few rows at a time. Runs with the same
+number of threads give the same bits. The operator can be differentiated once.
 """
 
 import ctypes
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -20,8 +21,7 @@ Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class _Operand(ctypes.Structure):
-    """A tensor [batch, pos, head, d] whose features are contiguous: pointer and the other three
-    strides."""
+    """A tensor [batch, pos, head, d] with contiguous features: its address and other strides."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -31,32 +31,36 @@ class _Operand(ctypes.Structure):
     )
 
 
+SIZES = (
+    "batch",
+    "heads",
+    "queries",
+    "keys",
+    "length",
+    "d_key",
+    "d_pos",
+    "d_value",
+    "d_rel",
+    "threads",
+)
+
+
 class _Problem(ctypes.Structure):
+    """`Problem` of attention.cpp."""
+
     _fields_ = (
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "batch",
-                "heads",
-                "queries",
-                "keys",
-                "length",
-                "d_key",
-                "d_pos",
-                "d_value",
-                "d_rel",
-                "threads",
-            )
-        ),
-        *((name, _Operand) for name in ("q", "p", "k", "v")),
-        *((name, ctypes.c_void_p) for name in ("key_table", "value_table", "stats")),
+        *zip(SIZES, repeat(ctypes.c_int32)),
+        *zip(("q", "p", "k", "v"), repeat(_Operand)),
+        *zip(("key_table", "value_table", "stats"), repeat(ctypes.c_void_p)),
     )
 
 
 class _Gradients(ctypes.Structure):
+    """`Gradients` of attention.cpp."""
+
     _fields_ = (
-        *((name, _Operand) for name in ("out_v", "out_r", "q", "p", "k", "v")),
-        *((name, ctypes.c_void_p) for name in ("key_table", "value_table")),
+        *zip(("out_v", "out_r", "q", "p", "k", "v"), repeat(_Operand)),
+        *zip(("key_table", "value_table"), repeat(ctypes.c_void_p)),
     )
 
 
@@ -68,20 +72,35 @@ def fused_relative_attention(
     key_table: Float[Tensor, "head length d_pos"],
     value_table: Float[Tensor, "head length d_rel"],
 ) -> tuple[Float[Tensor, "batch query head d_value"], Float[Tensor, "batch query head d_rel"]]:
-    """`models.attention.relative_attention`, by the compiled kernel."""
+    """`models.attention.relative_attention`, by the compiled kernel.
+
+    Args:
+        q: queries of the content score, [batch, query, head, d_key].
+        p: queries of the position score, [batch, query, head, d_pos].
+        k: keys, [batch, key, head, d_key].
+        v: values, [batch, key, head, d_value].
+        key_table: what `p` is multiplied with, by offset, [head, length, d_pos].
+        value_table: what is gathered by offset, [head, length, d_rel].
+
+    Returns:
+        What each query gathers from the values, [batch, query, head, d_value], and from the value
+        table, [batch, query, head, d_rel].
+    """
     content, position, _ = _forward(q, p, k, v, key_table, value_table)
     return content, position
 
 
 def can_fuse(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these tensors: plain float32 on the CPU, with something to
-    compute."""
-    return all(
+    """Whether the kernels accept these tensors: dense float32 on the CPU, and none empty."""
+    return all(map(_can_fuse_one, tensors))
+
+
+def _can_fuse_one(tensor: Tensor) -> bool:
+    return (
         tensor.dtype == torch.float32
         and tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and tensor.numel() > 0
-        for tensor in tensors
     )
 
 
@@ -89,8 +108,9 @@ def can_fuse(*tensors: Tensor) -> bool:
 def _forward(
     q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor
 ) -> Outputs:
-    q, p, k, v = (_rows_contiguous(tensor) for tensor in (q, p, k, v))
-    key_table, value_table = key_table.contiguous(), value_table.contiguous()
+    q, p, k, v = map(_rows_contiguous, (q, p, k, v))
+    key_table = key_table.contiguous()
+    value_table = value_table.contiguous()
     out_v, out_r, stats = _empty_outputs(q, p, k, v, key_table, value_table)
     problem = _problem(q, p, k, v, key_table, value_table, stats)
     required_library().relative_attention_forward(
@@ -111,19 +131,23 @@ def _backward(
     value_table: Tensor,
     stats: Tensor,
 ) -> Grads:
-    grad_v, grad_r, q, p, k, v = (
-        _rows_contiguous(tensor) for tensor in (grad_v, grad_r, q, p, k, v)
-    )
-    key_table, value_table = key_table.contiguous(), value_table.contiguous()
-    results = [tensor.new_empty(tensor.shape) for tensor in (q, p, k, v)]
-    # Offsets that no sequence reaches keep a gradient of zero.
-    tables = [table.new_zeros(table.shape) for table in (key_table, value_table)]
+    grad_v = _rows_contiguous(grad_v)
+    grad_r = _rows_contiguous(grad_r)
+    q, p, k, v = map(_rows_contiguous, (q, p, k, v))
+    key_table = key_table.contiguous()
+    value_table = value_table.contiguous()
+    d_q, d_p, d_k, d_v = (tensor.new_empty(tensor.shape) for tensor in (q, p, k, v))
+    # Zeros, because offsets that no sequence reaches keep a gradient of zero.
+    d_key_table = key_table.new_zeros(key_table.shape)
+    d_value_table = value_table.new_zeros(value_table.shape)
     problem = _problem(q, p, k, v, key_table, value_table, stats)
     gradients = _Gradients(
-        *map(_operand, (grad_v, grad_r, *results)), *(table.data_ptr() for table in tables)
+        *map(_operand, (grad_v, grad_r, d_q, d_p, d_k, d_v)),
+        d_key_table.data_ptr(),
+        d_value_table.data_ptr(),
     )
     required_library().relative_attention_backward(ctypes.byref(problem), ctypes.byref(gradients))
-    return results[0], results[1], results[2], results[3], tables[0], tables[1]
+    return d_q, d_p, d_k, d_v, d_key_table, d_value_table
 
 
 @_forward.register_fake
@@ -150,10 +174,9 @@ def _empty_gradients(
     value_table: Tensor,
     stats: Tensor,
 ) -> Grads:
-    q, p, k, v, key_table, value_table = (
-        x.new_empty(x.shape) for x in (q, p, k, v, key_table, value_table)
-    )
-    return q, p, k, v, key_table, value_table
+    operands = (q, p, k, v, key_table, value_table)
+    d_q, d_p, d_k, d_v, d_keys, d_values = (x.new_empty(x.shape) for x in operands)
+    return d_q, d_p, d_k, d_v, d_keys, d_values
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Tensor, ...], output: Outputs) -> None:
@@ -168,8 +191,10 @@ _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:
-    """The kernel takes any strides but those of the features."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    """The tensor with contiguous features; the kernel accepts any other strides."""
+    if tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
+        return tensor
+    return tensor.contiguous()
 
 
 def _operand(tensor: Tensor) -> _Operand:

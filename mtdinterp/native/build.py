@@ -1,9 +1,9 @@
 """Compile the C++ kernels once, into a private cache, and load them.
 
-The library is keyed by sources, compiler, flags and processor, so a change of any of them builds
-anew. The cache belongs to the user alone: a directory that others can write to is not used, because
-what is loaded from it runs as the user. Without a compiler, or when anything fails, `load_library`
-says so once and returns None, and the rest of the package goes on with its Python implementations.
+The name of the library depends on sources, compiler, flags and processor, so that a change of any
+of them compiles it again. A cache directory that other users can write to is not used, because code
+loaded from it runs with the user's rights. Without a compiler, or if compilation fails,
+`load_library` logs one warning and returns None, and the package uses its Python implementations.
 """
 
 import contextlib
@@ -23,33 +23,30 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fopenmp")
-BY_HAND = (
-    "-ffp-contract=fast",
-    "-fno-tree-vectorize",
-)  # vectors are written out: what is left are short tails
+BY_HAND = ("-ffp-contract=fast", "-fno-tree-vectorize")
+"""For sources that write out their vectors: the loops that remain are too short to vectorise."""
 FLAGS = {
     "attention.cpp": BY_HAND,
-    "layer.cpp": BY_HAND,
     "step.cpp": BY_HAND,
     "rates.cpp": BY_HAND,
     "posterior.cpp": ("-ffp-contract=fast",),
     "sampler.cpp": ("-ffp-contract=off",),  # must round as NumPy does
 }
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
-"""Ways to ask for this machine's own instructions, tried in this order."""
+"""Flags that select this machine's instruction set, tried in this order."""
 
 log = logging.getLogger("mtdinterp")
 
 
 class BuildError(OSError):
-    """The kernels could not be compiled, with the reason in one sentence."""
+    """The kernels could not be compiled; the message gives the reason in one sentence."""
 
 
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL | None:
-    """The compiled kernels, built if they are not there yet; None, said once, where that is not
-    possible."""
-    import torch  # noqa: F401  its OpenMP runtime must be the one that is loaded, or there are two
+    """The compiled kernels, compiled first if necessary; None, with a warning, if impossible."""
+    # Torch comes first, so that the kernels use its OpenMP runtime instead of loading a second one.
+    import torch  # noqa: F401
 
     try:
         return ctypes.CDLL(str(library_path()))
@@ -61,7 +58,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def required_library() -> ctypes.CDLL:
-    """The kernels, for code that is only reached where `use_kernels` said they are there."""
+    """The kernels, for code that runs only if `use_kernels` is true."""
     library = load_library()
     if library is None:
         raise BuildError("the compiled kernels are not available")
@@ -69,7 +66,7 @@ def required_library() -> ctypes.CDLL:
 
 
 def library_path() -> Path:
-    """Where the library for this machine is, after building it if need be."""
+    """The path of the library for this machine, compiled first if necessary."""
     compiler = find_compiler()
     extra = tuple(shlex.split(os.environ.get("MTDINTERP_CXXFLAGS", "")))
     name = f"kernels-{_key(compiler, extra)}.so"
@@ -77,7 +74,8 @@ def library_path() -> Path:
     target = directory / name
     if not target.exists():
         with _lock(directory / f"{name}.lock"):
-            if not target.exists():  # another process may have built it while this one waited
+            # Another process may have compiled it while this one waited for the lock.
+            if not target.exists():
                 print(
                     "mtdinterp: compiling kernels for this machine (once) …",
                     file=sys.stderr,
@@ -88,7 +86,7 @@ def library_path() -> Path:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The C++ compiler as a command: $CXX, or the first of the usual names."""
+    """The command of the C++ compiler: $CXX, or the first of the usual names that exists."""
     for candidate in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         command = tuple(shlex.split(candidate))
         if command and shutil.which(command[0]):
@@ -97,12 +95,13 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def cache_directory() -> Path:
-    """A directory that only this user can write to: the cache, or a fresh one where the cache
-    cannot be used."""
-    home = os.environ.get("MTDINTERP_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mtdinterp"
-    )
-    directory = Path(home)
+    """A directory that only this user can write to: the cache, or a temporary one without it."""
+    chosen = os.environ.get("MTDINTERP_CACHE")
+    if chosen:
+        directory = Path(chosen)
+    else:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        directory = Path(caches) / "mtdinterp"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -117,19 +116,20 @@ def cache_directory() -> Path:
 
 @lru_cache(maxsize=1)
 def _private_directory(reason: str) -> Path:
-    """For this process alone, when the cache is no good."""
+    """A temporary directory for this process only, if the cache cannot be used."""
     log.warning("mtdinterp: kernels are compiled for this process only (%s)", reason)
     directory = tempfile.TemporaryDirectory(prefix="mtdinterp-")
     _kept.append(directory)
     return Path(directory.name)
 
 
-_kept: list[tempfile.TemporaryDirectory] = []  # removed when the process ends
+_kept: list[tempfile.TemporaryDirectory] = []
+"""Temporary directories, which are removed when the process ends."""
 
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One process builds, the others wait; the lock ends with its holder, however that ends."""
+    """Let one process compile while others wait; the lock ends when its holder does."""
     import fcntl
 
     with path.open("w") as handle:
@@ -138,40 +138,35 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _build(compiler: tuple[str, ...], extra: tuple[str, ...], target: Path) -> None:
-    """Compile beside the target and move it there when it is whole."""
+    """Compile in a directory next to the target and move the complete library there."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         failures = []
         for machine in TARGETS:
             try:
-                objects = [
-                    _compile(compiler, name, (*machine, *extra), Path(scratch)) for name in FLAGS
-                ]
-                library = Path(scratch) / "kernels.so"
-                _run(
-                    [
-                        *compiler,
-                        "-shared",
-                        "-fopenmp",
-                        *extra,
-                        *map(str, objects),
-                        "-o",
-                        str(library),
-                    ]
-                )
-                os.replace(library, target)
-                return
+                library = _link(compiler, (*machine, *extra), extra, Path(scratch))
             except BuildError as error:
                 failures.append(str(error))
+                continue
+            os.replace(library, target)
+            return
     raise BuildError(failures[-1])
 
 
+def _link(
+    compiler: tuple[str, ...], flags: tuple[str, ...], extra: tuple[str, ...], scratch: Path
+) -> Path:
+    """The library in `scratch`; sources are compiled with `flags` and linked with `extra`."""
+    objects = [str(_compile(compiler, name, flags, scratch)) for name in FLAGS]
+    library = scratch / "kernels.so"
+    _run([*compiler, "-shared", "-fopenmp", *extra, *objects, "-o", str(library)])
+    return library
+
+
 def _compile(compiler: tuple[str, ...], name: str, flags: tuple[str, ...], scratch: Path) -> Path:
-    """One object file. No flag that relaxes arithmetic: NaN and infinity must mean what they mean
-    elsewhere."""
+    """One object file. No flag relaxes arithmetic, so that NaN and infinity keep their meaning."""
     made = scratch / f"{name}.o"
-    _run(
-        [*compiler, *COMMON_FLAGS, *FLAGS[name], *flags, "-c", str(SOURCES / name), "-o", str(made)]
-    )
+    source = str(SOURCES / name)
+    _run([*compiler, *COMMON_FLAGS, *FLAGS[name], *flags, "-c", source, "-o", str(made)])
     return made
 
 
@@ -189,24 +184,16 @@ def _key(compiler: tuple[str, ...], extra: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for source in sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h")):
         digest.update(source.read_bytes())
-    version = subprocess.run(
-        [*compiler, "--version"], capture_output=True, text=True, check=False
-    ).stdout
-    for part in (
-        compiler,
-        version,
-        COMMON_FLAGS,
-        sorted(FLAGS.items()),
-        TARGETS,
-        extra,
-        _processor(),
-    ):
+    asked = [*compiler, "--version"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    settings = (COMMON_FLAGS, sorted(FLAGS.items()), TARGETS, extra)
+    for part in (compiler, version, *settings, _processor()):
         digest.update(repr(part).encode())
     return digest.hexdigest()[:20]
 
 
 def _processor() -> str:
-    """The processor's name and its instruction sets, where the system tells."""
+    """The processor's name and instruction sets, as far as the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

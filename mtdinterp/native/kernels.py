@@ -1,5 +1,4 @@
-"""The C functions as Python calls on NumPy arrays; callers check shapes, these only pass
-pointers."""
+"""The C functions as Python calls on NumPy arrays; shapes are checked by the callers."""
 
 import ctypes
 import time
@@ -11,22 +10,21 @@ from mtdinterp.native.build import required_library
 from mtdinterp.native.threads import kernel_threads
 
 VECTOR = 8
-"""Floats in a vector of the kernels."""
+"""Floats per vector in the kernels."""
 NODES = 8
-"""Nodes the posterior kernel takes at a time; it wants a multiple."""
+"""Nodes that the posterior kernel takes at a time; their number must be a multiple of it."""
 
 
-def _pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def _c_argument(value: np.ndarray | int) -> ctypes.c_void_p | ctypes.c_int64:
+    """An array as a pointer, a number as a 64-bit integer."""
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int64(value)
 
 
 def _call(name: str, *arguments: np.ndarray | int) -> None:
-    getattr(required_library(), name)(
-        *(
-            _pointer(value) if isinstance(value, np.ndarray) else ctypes.c_int64(value)
-            for value in arguments
-        )
-    )
+    function = getattr(required_library(), name)
+    function(*map(_c_argument, arguments))
 
 
 def log_likelihood_at_nodes(
@@ -34,7 +32,16 @@ def log_likelihood_at_nodes(
     points_by_lag: Float64[np.ndarray, "lag node"],
     steps_per_logarithm: int,
 ) -> Float64[np.ndarray, "batch node"]:
-    """Σ_t log Σ_g w_g c[t, g] at every node; the number of nodes is a multiple of `NODES`."""
+    """Σ_t log Σ_g w_g·c[t, g] at every node.
+
+    Args:
+        likelihoods: c, [batch, step, lag].
+        points_by_lag: the weights w of every node, [lag, node]; a multiple of `NODES` nodes.
+        steps_per_logarithm: how many factors are multiplied before a logarithm is taken.
+
+    Returns:
+        Log-likelihoods [batch, node].
+    """
     batch_size, steps, order = likelihoods.shape
     out = np.empty((batch_size, points_by_lag.shape[1]))
     _call(
@@ -63,7 +70,19 @@ def draw_tokens(
     tokens: Int64[np.ndarray, "batch pos"],
     lags: Int64[np.ndarray, "batch pos"],
 ) -> None:
-    """Fill `tokens` and `lags` of one chunk from its uniforms."""
+    """Fill `tokens` and `lags` of one chunk from its uniform random numbers.
+
+    Args:
+        keep: acceptance probabilities of the alias tables, one table per source token.
+        other: the alternative token of every cell of the alias tables.
+        vocab_size: number of tokens.
+        boundaries: cumulative mixture weights without the last, [lag - 1, batch].
+        lag_uniform: uniform numbers that choose the lags, [step, batch].
+        token_uniform: uniform numbers that choose the tokens, [step, batch].
+        first_tokens: the first tokens of every sequence, [lag, batch].
+        tokens: the result, [batch, pos], filled in place.
+        lags: the latent lags, [batch, pos], filled in place.
+    """
     order, batch_size = first_tokens.shape
     _call(
         "draw_tokens",
@@ -85,11 +104,12 @@ def draw_tokens(
 
 
 def machine_rates(seconds: float = 0.2) -> tuple[float, float]:
-    """Fused multiply-adds and exponentials a second, on as many threads as torch uses."""
+    """Fused multiply-adds and exponentials per second, on as many threads as torch uses."""
     threads = kernel_threads()
 
     def rate(name: str, each: int) -> float:
-        rounds, taken = 1000, 0.0
+        rounds = 1000
+        taken = 0.0
         while taken < seconds:
             rounds *= 2
             start = time.perf_counter()

@@ -1,11 +1,11 @@
-// A whole training step: forward, loss and backward of one sequence after the other, each while it is in the cache.
+// A whole training step, or a whole forward pass: one sequence after the other, each while it is in the cache.
 //
 // Every layer has the form
 //   score[i, j] = h_i M h_j + h_i . keys[i - j],  A = causal softmax,
 //   content_i = sum_j A[i, j] h_j,  position_i = sum_j A[i, j] values[i - j]   (for each head)
 // and either appends content and position of every head to the stream, or adds them to it:
 //   h <- h skip + sum over heads of content mix + position.
-// The first stream is the one-hot tokens. The loss is taken at the last `queries` positions.
+// The first stream is the one-hot tokens. Outputs and loss are those of the last `queries` positions.
 
 #include <deque>
 
@@ -21,9 +21,10 @@ struct StepLayer {
 };
 
 struct Step {
-    int32_t batch, keys, queries, length, layers, vocab, cross_entropy, backward, threads;
+    int32_t batch, keys, queries, length, layers, vocab, cross_entropy, backward, keep, threads;
     const int64_t* tokens;                         // [batch, keys]
-    const float* targets;                          // [batch, queries, vocab]
+    const float* targets;                          // [batch, queries, vocab]; null: outputs alone are wanted
+    float* outputs;                                // [batch, queries, vocab]; null: the loss alone is wanted
     const StepLayer* layer;
     const float* W_U;                              // [d_out of the last layer, vocab]
     float *d_W_U, *loss;
@@ -66,14 +67,15 @@ struct Run {
     Forward forward;
     Backward backward;
 
-    Run(const PackedLayer& layer, int queries, int keys)
+    // With `keep` the attention stays in memory for the backward pass, which recomputes it otherwise.
+    Run(const PackedLayer& layer, int queries, int keys, bool keep)
         : layer(layer), s(queries, keys, layer.info.d_in, layer.info.d_in, layer.info.d_in, layer.info.d_rel),
           d_in8(s.d_key8), d_out8(padded(layer.info.d_out)), forward(s), backward(s) {
         const int64_t heads = layer.info.heads;
         rows = memory[0].make(int64_t(keys) * d_in8);
         features = memory[1].make(int64_t(s.d_key) * s.feature_stride);
         q = memory[2].make(heads * queries * d_in8);
-        kept = memory[3].make(heads * (int64_t(queries) * s.tile_stride + MARGIN));
+        kept = keep ? memory[3].make(heads * (int64_t(queries) * s.tile_stride + MARGIN)) : nullptr;
         stats = memory[4].make(heads * queries * 2);
         content = memory[5].make(layer.mix.empty() ? 0 : heads * queries * d_in8);
         grad = memory[6].make(int64_t(keys) * d_in8);
@@ -84,7 +86,7 @@ struct Run {
     }
 
     const float* query_rows() const { return rows + int64_t(s.keys - s.queries) * d_in8; }
-    float* kept_of(int h) const { return kept + h * (int64_t(s.queries) * s.tile_stride + MARGIN); }
+    float* kept_of(int h) const { return kept ? kept + h * (int64_t(s.queries) * s.tile_stride + MARGIN) : nullptr; }
     float* q_of(int h) const { return q + int64_t(h) * s.queries * d_in8; }
     float* content_of(int h) const { return content + int64_t(h) * s.queries * d_in8; }
     float* stats_of(int h) const { return stats + int64_t(h) * s.queries * 2; }
@@ -176,7 +178,8 @@ double run_share(const Step& step, const std::vector<PackedLayer>& layers, const
     const Share share(step.batch, thread, step.threads);
     if (share.begin == share.end) return 0;
     std::deque<Run> runs;  // which never moves its elements: they hold references to their own parts
-    for (size_t l = 0; l < layers.size(); ++l) runs.emplace_back(layers[l], l + 1 < layers.size() ? step.keys : step.queries, step.keys);
+    for (size_t l = 0; l < layers.size(); ++l)
+        runs.emplace_back(layers[l], l + 1 < layers.size() ? step.keys : step.queries, step.keys, step.keep);
     Run& last = runs.back();
     Buffer memory[3];
     const int d8 = last.d_out8, vocab8 = W_U.stride;
@@ -192,6 +195,9 @@ double run_share(const Step& step, const std::vector<PackedLayer>& layers, const
         for (size_t l = 0; l + 1 < runs.size(); ++l) runs[l].run(runs[l + 1].rows, runs[l + 1].d_in8);
         last.run(stream, d8);
         multiply(outputs, vocab8, stream, d8, step.queries, W_U.data, vocab8, W_U.rows);
+        if (step.outputs)
+            unpack_rows(step.outputs + b * step.queries * step.vocab, step.vocab, outputs, vocab8, step.queries, step.vocab);
+        if (!step.targets) continue;
         for (int i = 0; i < step.queries; ++i) {
             float* y = outputs + int64_t(i) * vocab8;
             loss += loss_and_slope(y, step.targets + (b * step.queries + i) * step.vocab, step.vocab, step.cross_entropy);
@@ -217,11 +223,12 @@ extern "C" void transformer_step(const Step* given) {
     Matrix W_U;
     W_U.pack(step.W_U, step.layer[step.layers - 1].d_out, step.vocab);
     const int64_t at_W_U = end;
-    Sums sums(end + int64_t(W_U.rows) * W_U.stride, step.threads);
+    Sums sums(step.backward ? end + int64_t(W_U.rows) * W_U.stride : 0, step.threads);
     std::vector<double> losses(step.threads);
 #pragma omp parallel for num_threads(step.threads) schedule(static, 1)
     for (int thread = 0; thread < step.threads; ++thread)
         losses[thread] = run_share(step, layers, W_U, at_W_U, sums.of(thread), thread);
+    if (!step.targets) return;
     double loss = 0;
     for (const double part : losses) loss += part;
     *step.loss = float(loss / (double(step.batch) * step.queries));

@@ -1,7 +1,7 @@
-"""How many threads the kernels use, and torch next to them.
+"""How many threads the kernels use, and how many torch uses around them.
 
-Torch spreads even the smallest operation over its threads, and waking them takes longer than the
-work: a training step has dozens of those around one kernel call that is worth spreading.
+Torch spreads even small operations over its threads, and waking those takes longer than the work. A
+training step has dozens of small operations around one kernel call that is worth spreading.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ _kernels: int | None = None
 
 
 def kernel_threads() -> int:
-    """As many as torch uses, or used before `torch_on_one_thread`."""
+    """The number of threads for a kernel: torch's, or what it was before `torch_on_one_thread`."""
     return _kernels or torch.get_num_threads()
 
 
 @contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Inside, torch computes on one thread and the kernels on as many as before."""
+    """A context in which torch computes on one thread and the kernels on as many as before."""
     global _kernels
-    threads, outer = torch.get_num_threads(), _kernels
+    threads = torch.get_num_threads()
+    outer = _kernels
     _kernels = outer or threads
     torch.set_num_threads(1)
     try:

@@ -1,12 +1,11 @@
-"""Training: recipes, starts, the loop, and runs that survive being killed."""
+"""Training: recipes, the loop, and runs that survive being killed."""
 
+from mtdinterp.architectures import initialise
 from mtdinterp.training.evaluation import HeldOut
-from mtdinterp.training.initialise import INITIALISATIONS, initialise
 from mtdinterp.training.loop import DivergedError, Trainer
 from mtdinterp.training.recipes import PAPER, Recipe, fast, recipe_for
 
 __all__ = [
-    "INITIALISATIONS",
     "PAPER",
     "DivergedError",
     "HeldOut",

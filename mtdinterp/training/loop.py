@@ -2,6 +2,7 @@
 stopped."""
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from mtdinterp.task import MTDTask
 from mtdinterp.training.data import Batch, batches
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.recipes import Recipe
+
+log = logging.getLogger("mtdinterp")
 
 
 class DivergedError(ValueError):
@@ -71,6 +74,7 @@ class Trainer:
         after_evaluation: Callable[["Trainer"], None] = lambda trainer: None,
     ) -> None:
         """Train to the end, or until `after_step` returns False."""
+        log.info("mtdinterp: attention path: %s", self.model.attention_path(training=True))
         if self.step == 0 and not self.history:
             self.evaluate()
             after_evaluation(self)

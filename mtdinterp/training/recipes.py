@@ -1,5 +1,4 @@
-"""How a model is trained: every choice is a field, and two recipes name good or faithful sets of
-them.
+"""How a model is trained: every choice is a field, and two recipes name good or faithful sets.
 
 `fast` reaches the construction in under a minute; `paper` is the paper's own, slow and noisy.
 """
@@ -9,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from mtdinterp import registry
+from mtdinterp.architectures import start_names
 from mtdinterp.checks import check_count, check_number, check_option
 from mtdinterp.native.step import LOSSES
-from mtdinterp.training.initialise import INITIALISATIONS
 
 TARGETS = ("expected", "sampled")
 SUPERVISIONS = ("last", "all")
 SCHEDULES = ("constant", "cosine")
+RECIPES = ("fast", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,72 +26,82 @@ class Recipe:
     name: str = "custom"
     steps: int
     batch_size: int
+    """Sequences per step."""
     learning_rate: float
+    """Peak learning rate of Adam."""
     later_rate: float = 1.0
-    """What all that comes after layer 1 has of the learning rate, from a tenth of the steps on."""
+    """Factor on the learning rate of everything after layer 1, from a tenth of the steps on."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
-    """Decay of Adam's running means of the gradient and of its square."""
+    """Decay rates of Adam's running means of the gradient and of its square."""
     schedule: str = "cosine"
-    """constant, or cosine decay to zero; both after a linear warm-up."""
+    """"constant", or "cosine" decay to zero; both after a linear warm-up."""
     warmup: int = 0
     """Steps over which the learning rate rises from zero."""
     initialisation: str = "tied"
+    """The name of one of the architecture's starts."""
     targets: str = "expected"
-    """expected: the true conditional distribution. sampled: one token drawn from it, one-hot. Same
-    minimiser."""
+    """"expected" is the true next-token distribution, "sampled" a one-hot draw from it. Both have
+    the same minimiser."""
     loss: str = "mse"
     supervision: str = "last"
-    """Which positions have a target: the last alone, or all."""
+    """Positions that have a target: "last" or "all"."""
     micro_batch_size: int | None = None
-    """Sequences at once, for memory; gradients of a batch are added up. None: the whole batch."""
+    """Sequences per forward pass, to save memory; None for the whole batch. Gradients are summed
+    over the batch."""
     evaluate_every: int = 500
+    """Steps between evaluations."""
     save_every: int = 2000
+    """Steps between saves."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every", "save_every"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        object.__setattr__(self, "warmup", check_count("warmup", self.warmup, minimum=0))
+            self._count(name)
+        self._count("warmup", minimum=0)
         if self.micro_batch_size is not None:
-            object.__setattr__(
-                self, "micro_batch_size", check_count("micro_batch_size", self.micro_batch_size)
-            )
+            self._count("micro_batch_size")
         for name in ("learning_rate", "later_rate"):
             check_number(name, getattr(self, name), minimum=0, exclusive=True)
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas: expected two numbers in [0, 1), got {self.adam_betas}")
         check_option("schedule", self.schedule, SCHEDULES)
-        check_option("initialisation", self.initialisation, INITIALISATIONS)
+        check_option("initialisation", self.initialisation, start_names())
         check_option("targets", self.targets, TARGETS)
         check_option("loss", self.loss, LOSSES)
         check_option("supervision", self.supervision, SUPERVISIONS)
 
+    def _count(self, name: str, minimum: int = 1) -> None:
+        """Check a field and store it as a plain int."""
+        object.__setattr__(self, name, check_count(name, getattr(self, name), minimum))
+
     def rate_at(self, step: int) -> float:
-        """The learning rate of step 0, 1, …"""
+        """The learning rate of a step, counted from 0."""
         rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        falling = (
-            0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
-        )
+        falling = 1.0
+        if self.schedule == "cosine":
+            falling = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         return self.learning_rate * rising * falling
 
     def later_share(self, step: int) -> float:
-        """1 at first: where later layers do not keep up with it, layer 1 may leave the plateau the
-        mirrored way."""
+        """The factor of the layers after the first at a step, counted from 0.
+
+        It starts at 1: if later layers are slower than layer 1 from the start, layer 1 may leave
+        the plateau towards the mirrored solution.
+        """
         return self.later_rate ** min(1.0, 10 * step / self.steps)
 
     def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The inverse of `to_dict`, also through JSON; an unknown field is an error that lists the
-        known ones."""
-        for name in values:
-            check_option("recipe field", name, [field.name for field in fields(cls)])
-        read: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
+        """The inverse of `to_dict`, also through JSON; an unknown field is an error."""
+        known = [field.name for field in fields(cls)]
+        read: dict[str, Any] = {}
+        for name, value in values.items():
+            check_option("recipe field", name, known)
+            read[name] = tuple(value) if isinstance(value, list) else value
         return cls(**read)
 
 
@@ -108,45 +119,54 @@ PAPER = Recipe(
 
 
 QUICK = (0.9, 0.95)
-"""Adam forgets the large gradients of the first steps in time for the small ones of the plateau:
-with the usual 0.999 they keep its steps small for thousands of steps, and some tasks do not leave
-the plateau at all."""
+"""Adam's decay rates in the fast recipe.
+
+The large gradients of the first steps must be forgotten before the small ones of the plateau
+arrive. With the usual 0.999 they keep the steps small for thousands of steps, and some tasks never
+leave the plateau.
+"""
 
 
 def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1) -> Recipe:
     """The recipe that finds the construction quickly, for one architecture and depth.
 
-    Where there is nothing to tie (fewer than three layers, several heads) it starts from the
-    default.
+    Args:
+        architecture: the name of a registered architecture, which may change some fields.
+        n_layers: number of layers.
+        n_heads: heads per layer.
+
+    Returns:
+        The recipe; its start is "default" unless the architecture has a better one.
     """
-    if n_layers < 3 or n_heads > 1:
-        return replace(fast(architecture, max(3, n_layers)), initialisation="default")
-    if architecture == "standard":
-        return Recipe(
-            name="fast", steps=8000, batch_size=64, learning_rate=5e-3, warmup=200, adam_betas=QUICK
-        )
-    if n_layers >= 5:
-        return Recipe(
-            name="fast",
-            steps=20_000,
-            batch_size=64,
-            learning_rate=1e-2,
-            later_rate=0.3,
-            warmup=500,
-            adam_betas=QUICK,
-            evaluate_every=1000,
-        )
-    return Recipe(
-        name="fast", steps=8000, batch_size=64, learning_rate=1e-2, warmup=200, adam_betas=QUICK
+    base = Recipe(
+        name="fast",
+        steps=8000,
+        batch_size=64,
+        learning_rate=1e-2,
+        warmup=200,
+        adam_betas=QUICK,
+        initialisation="default",
     )
+    return replace(base, **registry.ARCHITECTURES[architecture].fast_recipe(n_layers, n_heads))
 
 
 def recipe_for(
     name: str, architecture: str, n_layers: int, n_heads: int = 1, **changes: Any
 ) -> Recipe:
-    """A named recipe, with some of its fields changed where a change is not None; its name then
-    says so."""
-    check_option("recipe", name, ("fast", "paper"))
+    """A named recipe with some of its fields changed.
+
+    Args:
+        name: "fast" or "paper".
+        architecture: the name of a registered architecture.
+        n_layers: number of layers.
+        n_heads: heads per layer.
+        changes: fields to change; None keeps the recipe's value.
+
+    Returns:
+        The recipe; if a change made a difference, its name says so.
+    """
+    check_option("recipe", name, RECIPES)
     base = fast(architecture, n_layers, n_heads) if name == "fast" else PAPER
-    changed = replace(base, **{key: value for key, value in changes.items() if value is not None})
+    given = {key: value for key, value in changes.items() if value is not None}
+    changed = replace(base, **given)
     return changed if changed == base else replace(changed, name=f"{name}, changed")

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from mtdinterp.architectures import initialise
 from mtdinterp.checkpoint_files import (
     SCHEMA,
     TRAINING,
@@ -40,7 +41,6 @@ from mtdinterp.checkpoints.save import describe, write_config, write_history, wr
 from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
 from mtdinterp.training.evaluation import HeldOut
-from mtdinterp.training.initialise import initialise
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import CheckpointError, model_name
 from mtdinterp.checkpoints.digests import config_digest
 from mtdinterp.checkpoints.load import build
 from mtdinterp.checkpoints.save import describe
-from mtdinterp.models import LensTransformer, new_model
+from mtdinterp.models import LensTransformer
 from mtdinterp.task import MTDTask
 from mtdinterp.training.recipes import Recipe, recipe_for
 from mtdinterp.training.run import Run, new_run, resumed_run
@@ -57,7 +58,9 @@ class Entry:
 
     def model(self) -> LensTransformer:
         """Not initialised yet."""
-        return new_model(self.architecture, VOCAB_SIZE, self.length, self.layers, d_rel=self.order)
+        return new_model(
+            self.architecture, VOCAB_SIZE, self.length, self.layers, n_components=self.order
+        )
 
     def made(self, config: Mapping[str, Any]) -> bool:
         """Whether a checkpoint with this configuration comes from just this task, shape, recipe and

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mtdinterp import load_checkpoint
+from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.construction import one_step, one_step_standard, two_step
 from mtdinterp.errors import NotApplicable
@@ -22,7 +23,6 @@ from mtdinterp.interventions import (
     steer_weights,
     transplant_attention,
 )
-from mtdinterp.models import new_model
 from mtdinterp.task import MTDTask
 
 LENGTH, BETA = 32, 12.0

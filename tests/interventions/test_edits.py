@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from mtdinterp.architectures import new_model
 from mtdinterp.construction import one_step
 from mtdinterp.interventions import (
     Edit,
@@ -20,7 +21,6 @@ from mtdinterp.models import (
     DisentangledTransformer,
     StandardConfig,
     StandardTransformer,
-    new_model,
 )
 from mtdinterp.task import MTDTask
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from probes_models import changed, mirrored
 
+from mtdinterp.architectures import initialise, new_model, start_names
 from mtdinterp.construction import one_step
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer, new_model
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.task import MTDTask
-from mtdinterp.training.initialise import INITIALISATIONS, initialise
 from probes import (
     compare_attention,
     decode_latents,
@@ -115,14 +115,14 @@ def test_the_mirrored_model_is_recognised(model):
 
 
 UNTRAINED = [
-    *(("disentangled", start, 3, 5, 0) for start in INITIALISATIONS),
+    *(("disentangled", start, 3, 5, 0) for start in start_names()),
     ("standard", "tied", 3, 5, 0),
     ("disentangled", "tied", 5, 5, 1),
     ("disentangled", "default", 3, 2, 1),
     *(
         pytest.param(*shape, marks=pytest.mark.slow)
         for shape in (
-            *(("standard", start, 3, 5, 0) for start in INITIALISATIONS if start != "tied"),
+            *(("standard", start, 3, 5, 0) for start in start_names() if start != "tied"),
             ("disentangled", "default", 5, 5, 2),
             ("disentangled", "tied", 3, 2, 0),
             ("standard", "tied", 3, 2, 1),
@@ -134,7 +134,7 @@ UNTRAINED = [
 @pytest.mark.parametrize(("architecture", "start", "layers", "vocab_size", "seed"), UNTRAINED)
 def test_untrained_models_get_no_confident_answer(architecture, start, layers, vocab_size, seed):
     task = MTDTask.random(vocab_size, ORDER, seed=5 + seed)
-    model = new_model(architecture, vocab_size, LENGTH, layers, d_rel=ORDER)
+    model = new_model(architecture, vocab_size, LENGTH, layers, n_components=ORDER)
     initialise(model, start, seed)
     transition, beta = recover_transition(model, task), recover_beta(model, task)
     assert transition.branch == beta.branch == "undecided"
@@ -209,7 +209,7 @@ def test_tokens_may_be_on_different_branches_and_still_show_their_matrix(against
 @pytest.mark.parametrize("architecture", ["disentangled", "standard"])
 @pytest.mark.parametrize("start", ["small", "torch"])
 def test_an_untrained_model_is_on_no_branch_for_any_token(architecture, start):
-    fresh = new_model(architecture, 5, LENGTH, 3, d_rel=ORDER)
+    fresh = new_model(architecture, 5, LENGTH, 3, n_components=ORDER)
     initialise(fresh, start, 0)
     found = recover_transition(fresh, TASK, n_sequences=256)
     assert found.token_gains.abs().max() < 0.1

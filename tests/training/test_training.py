@@ -6,6 +6,8 @@ import dataclasses
 import pytest
 import torch
 
+from mtdinterp.architectures import start_names
+from mtdinterp.architectures.starts import spread_code
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -25,7 +27,6 @@ from mtdinterp.training import (
     recipe_for,
 )
 from mtdinterp.training.data import batches, conditional_probs, targets_of
-from mtdinterp.training.initialise import INITIALISATIONS, spread_code
 
 TASK = MTDTask.random(3, 2, seed=0)
 LENGTH = 12
@@ -203,7 +204,7 @@ def test_sampled_targets_are_the_tokens_that_follow():
     assert torch.equal(last, everywhere[:, -1])
 
 
-@pytest.mark.parametrize("name", INITIALISATIONS)
+@pytest.mark.parametrize("name", start_names())
 @pytest.mark.parametrize("n_layers", [3, 5])
 @pytest.mark.parametrize("build", [disentangled, standard])
 def test_starts_are_functions_of_shape_and_seed(build, name, n_layers):
