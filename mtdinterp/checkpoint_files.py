@@ -1,10 +1,11 @@
-"""Which files make a checkpoint, and whether a directory is one. No torch: the command line asks
-before it starts.
+"""Which files make a checkpoint, and whether a directory is one.
 
 config.json        schema version, model, task, recipe, seeds, versions
 model.safetensors  the parameters
-history.jsonl      one evaluation a line (only where there was training)
-training.pt        optimizer and generators (only while a run can be resumed)
+history.jsonl      one evaluation per line (only for trained models)
+training.pt        optimizer and progress (only while a run can be resumed)
+
+Nothing heavy is imported here: the command line checks paths before it imports torch.
 """
 
 import difflib
@@ -16,17 +17,14 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
-CONFIG, WEIGHTS, HISTORY, TRAINING = (
-    "config.json",
-    "model.safetensors",
-    "history.jsonl",
-    "training.pt",
-)
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+HISTORY = "history.jsonl"
+TRAINING = "training.pt"
 FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING}
-"""All that a checkpoint directory may hold; one with anything else in it is never replaced."""
+"""All that a checkpoint directory may hold; a directory with anything else is never replaced."""
 UNFINISHED = ".writing-"
-"""Begins the name of a file that is not complete yet; a run that was killed may leave one behind.
-"""
+"""Prefix of a file that is not complete yet; a run that was killed may leave one."""
 
 
 class CheckpointError(ValueError):
@@ -34,18 +32,17 @@ class CheckpointError(ValueError):
 
 
 def check_new(target: Path, advice: str = "") -> None:
-    """Refuse a place where a new run would not be alone."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        resume = f"; to go on with the run that is there, resume it (--resume {target})"
-        raise CheckpointError(
-            f"{target}: expected a new or empty directory{advice}"
-            + (resume if (target / TRAINING).exists() else "")
-        )
+    """Refuse a directory for a new run unless it is new or empty."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    message = f"{target}: expected a new or empty directory{advice}"
+    if (target / TRAINING).exists():
+        message += f"; to resume the run in this directory, use --resume {target}"
+    raise CheckpointError(message)
 
 
 def check_replaceable(target: Path) -> None:
-    """Refuse a place where writing a checkpoint would destroy a run, or something that is no
-    checkpoint."""
+    """Refuse a directory in which writing a checkpoint would destroy a run or foreign files."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not target.is_dir():
@@ -64,6 +61,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def read_config(source: Path) -> dict[str, Any]:
+    """The contents of config.json, of the schema that this version writes."""
     try:
         config = json.loads((source / CONFIG).read_text())
     except FileNotFoundError as error:
@@ -86,40 +84,56 @@ def zoo_names() -> list[str]:
     """Names of the checkpoints that ship with the package."""
     if not ZOO.is_dir():
         return []
-    return sorted(
-        entry.name
-        for entry in ZOO.iterdir()
-        if (entry / CONFIG).is_file() and not entry.name.startswith(".")
-    )
+    visible = [entry for entry in ZOO.iterdir() if not entry.name.startswith(".")]
+    return sorted(entry.name for entry in visible if (entry / CONFIG).is_file())
 
 
 def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
-    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L5][-s{seed}]."""
+    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L{layers}][-s{seed}].
+
+    Args:
+        architecture: the architecture's name.
+        order: the number of lags m.
+        length: tokens per sequence T.
+        layers: number of layers; shown unless it is 3.
+        seed: of the model; shown unless it is 0.
+
+    Returns:
+        The name.
+    """
     depth = "" if layers == 3 else f"-L{layers}"
-    return f"{architecture}-m{order}-T{length}{depth}" + (f"-s{seed}" if seed else "")
+    numbered = f"-s{seed}" if seed else ""
+    return f"{architecture}-m{order}-T{length}{depth}{numbered}"
 
 
 def short_name(path: Path, among: Iterable[Path]) -> str:
-    """The end of a path, as long as it takes to tell it from the others."""
-    own, *others = (
-        [part for part in entry.parts if part != entry.anchor] for entry in (path, *among)
-    )
-    apart = (
-        depth
-        for depth in count(1)
-        if all(other[-depth:] != own[-depth:] for other in others if other != own)
-    )
-    return "/".join(own[-next(apart) :])
+    """The shortest end of a path that tells it from the other paths."""
+    own = _parts(path)
+    others = [_parts(entry) for entry in among]
+    different = [other for other in others if other != own]
+    for depth in count(1):
+        end = own[-depth:]
+        if all(other[-depth:] != end for other in different):
+            return "/".join(end)
+    raise AssertionError("different paths have different ends")
+
+
+def _parts(path: Path) -> list[str]:
+    """The parts of a path without its root."""
+    return [part for part in path.parts if part != path.anchor]
 
 
 def find_checkpoint(path: str | os.PathLike) -> Path:
-    """The directory that a path or the name of a zoo model means; a path that exists comes
-    first."""
+    """The directory that a path or the name of a zoo model refers to.
+
+    A path that exists takes precedence over a name.
+    """
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise CheckpointError(
             f"expected a checkpoint directory or the name of a zoo model, got {path!r}"
         )
-    source, name = Path(path).expanduser(), os.fspath(path)
+    source = Path(path).expanduser()
+    name = os.fspath(path)
     if source.is_dir():
         return source
     if name in zoo_names():

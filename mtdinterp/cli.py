@@ -1,4 +1,4 @@
-"""The command line. Only the standard library is imported here: help and errors must be instant."""
+"""The command line. Nothing heavy is imported here: help and errors must be instant."""
 
 import argparse
 import os
@@ -12,46 +12,48 @@ from mtdinterp import __version__
 COMMANDS = {
     "train": (
         "mtdinterp.commands.train",
-        "train a model and watch how far it is from the construction",
+        "train a model and compare it with the construction on the way",
     ),
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",
-        "say what a checkpoint learned: π, β, its algorithm and where it is",
+        "find out what a checkpoint learned: π, β, its algorithm and where it is",
     ),
     "patch": (
         "mtdinterp.commands.patch",
-        "change a model's run at one place, or at every place in turn",
+        "patch one activation of a model, or every activation in turn",
     ),
     "app": (
         "mtdinterp.commands.app",
-        "look at a model's run in a local page, change it and see what follows",
+        "open the workbench: inspect and patch a model in a local page",
     ),
     "report": (
         "mtdinterp.commands.report",
-        "write a page about checkpoints to hand to a colleague",
+        "write an interpretability report about checkpoints",
     ),
     "reproduce": (
         "mtdinterp.commands.reproduce",
-        "make the paper's figures again, its claims next to measurements",
+        "reproduce the paper's figures and compare its claims with measurements",
     ),
     "construct": (
         "mtdinterp.commands.construct",
-        "write an exact construction as a checkpoint and compare it",
+        "write an exact construction as a checkpoint and compare it with estimators",
     ),
-    "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios in one run"),
+    "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios within one run"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """One clear sentence and exit code 2 for bad input."""
+    """A parser that reports bad input in one sentence, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
+        """Print the message as a sentence and exit."""
         sentence = message[:1].upper() + message[1:]
         self.exit(2, f"{self.prog}: {sentence}. See '{self.prog} --help'.\n")
 
 
 def build_parser() -> Parser:
+    """The parser of the whole command line."""
     parser = Parser(
         prog="mtdinterp",
         description="Which algorithm did a transformer learn? Exact answers on the MTD task.",
@@ -62,47 +64,58 @@ def build_parser() -> Parser:
         dest="command", metavar="COMMAND", required=True, parser_class=Parser
     )
     for name, (module, summary) in COMMANDS.items():
-        import_module(module).add_arguments(
-            commands.add_parser(
-                name,
-                help=summary,
-                description=summary[:1].upper() + summary[1:] + ".",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[:1].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        import_module(module).add_arguments(command)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Bad input, which the library reports as ValueError or OSError, is one sentence and exit code 2.
+    Any other exception is a defect and keeps its traceback.
+
+    Args:
+        arguments: of the command line; those of the process if None.
+
+    Returns:
+        The exit code.
+    """
     options = build_parser().parse_args(arguments)
     try:
         code = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever was reading has seen enough (`| head`); Python must not complain again when it
-        # flushes at exit.
+        # The reader has seen enough (`| head`). Python flushes again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # 128 + SIGPIPE, as a shell would say
+        return 141  # 128 + SIGPIPE, as a shell reports it
     except (ValueError, OSError) as error:
-        # What the library refuses is bad input; anything else is a defect and keeps its traceback.
-        print(f"mtdinterp {options.command}: {error}", file=sys.stderr)
-        return 2
+        return _refuse(options, str(error))
     except (MemoryError, RuntimeError) as error:
-        # torch's own class for it is too heavy to import here, and on the CPU it has none.
-        no_memory = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(
-            error
-        )
-        if isinstance(error, RuntimeError) and not no_memory:
+        if not _is_out_of_memory(error):
             raise
-        print(
-            f"mtdinterp {options.command}: not enough memory for this; try something smaller",
-            file=sys.stderr,
-        )
-        return 2
+        return _refuse(options, "not enough memory; try something smaller")
     except KeyboardInterrupt:
         print(f"mtdinterp {options.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _refuse(options: argparse.Namespace, sentence: str) -> int:
+    print(f"mtdinterp {options.command}: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out. torch's own class is too heavy to import; on the CPU it has none."""
+    if isinstance(error, MemoryError):
+        return True
+    return type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from strategies import problems
 from torch.autograd.functional import hessian, jacobian, jvp
 
 from mtdinterp.estimators import exact_posterior_mean, lag_likelihoods, mirror_descent
-from mtdinterp.estimators.likelihood import gradient_at
-from mtdinterp.task import MTDTask
+from mtdinterp.evidence import gradient_at
+from mtdinterp.tasks import MTDTask
 from mtdinterp.theory import (
     equivalent_learning_rate,
     first_order_mirror_descent,

@@ -11,7 +11,7 @@ import torch
 from mtdinterp import CheckpointError, load_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.metrics import score
-from mtdinterp.readout import predictions, read, some_to_read
+from mtdinterp.readings import predictions_of, read, readable_sequences
 from mtdinterp.training import Recipe
 from mtdinterp.training.evaluation import held_out_data
 from mtdinterp.training.zoo import ENTRIES
@@ -22,10 +22,10 @@ def test_a_model_reproduces_its_stored_kl_and_branch(name):
     checkpoint = load_checkpoint(name)
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     last = checkpoint.history[-1]
-    assert score(data.next_probs, predictions(checkpoint.model, data.tokens)).kl == pytest.approx(
-        last["kl"], abs=1e-4
-    )
-    reading = read(checkpoint.model, checkpoint.task, some_to_read(data.tokens))
+    assert score(
+        data.next_probs, predictions_of(checkpoint.model, data.tokens)
+    ).kl == pytest.approx(last["kl"], abs=1e-4)
+    reading = read(checkpoint.model, checkpoint.task, readable_sequences(data.tokens))
     assert reading.branch == last["branch"]
     assert reading.beta.value == pytest.approx(last["beta"], rel=1e-3)
     recipe = Recipe.from_dict(checkpoint.config["recipe"])

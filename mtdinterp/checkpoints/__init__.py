@@ -1,6 +1,6 @@
-"""Checkpoints: a directory that holds a model, the task it belongs to, and how it came to be.
+"""Checkpoints: directories that hold a model, its task, and how it was trained or constructed.
 
-`checkpoint_files` says which files those are.
+`mtdinterp.checkpoint_files` describes the files.
 """
 
 from mtdinterp.checkpoints.load import Checkpoint, load_checkpoint

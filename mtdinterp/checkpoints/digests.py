@@ -1,4 +1,4 @@
-"""Checksums of what a checkpoint holds."""
+"""Checksums of the contents of a checkpoint."""
 
 import hashlib
 import json
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 CHECKSUMS = "checksums"
-"""Where the weights' file keeps them: of its tensors, and of what its configuration says of model
-and task."""
+"""Metadata key in the weights file: checksums of its tensors and of its model and task entries."""
 EVALUATION = "evaluation"
-"""And of a run, the line of its history that is about them."""
+"""Metadata key in the weights file: for a run, the line of the history that describes them."""
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of names and contents."""
+    """A checksum of the names and contents of tensors."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -25,6 +24,6 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def config_digest(config: Mapping[str, Any], parts: Sequence[str] = ("model", "task")) -> str:
-    """A checksum of some parts of a configuration, the same before and after it was JSON."""
-    meant = {part: config.get(part) for part in parts}
-    return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()
+    """A checksum of parts of a configuration, the same before and after a trip through JSON."""
+    chosen = {part: config.get(part) for part in parts}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,4 @@
-"""A checkpoint read back. Loading reads JSON and tensors and never executes anything from the
-directory."""
+"""Reading a checkpoint: JSON and tensors only; nothing in the directory is ever executed."""
 
 import json
 import os
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from mtdinterp import registry
 from mtdinterp.checkpoint_files import (
@@ -21,9 +21,8 @@ from mtdinterp.checkpoint_files import (
 )
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
-from mtdinterp.checks import check_option
 from mtdinterp.models import LensTransformer
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask, Task, task_from_dict
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,48 +30,67 @@ class Checkpoint:
     """A loaded checkpoint."""
 
     model: LensTransformer
-    task: MTDTask
+    task: Task
     config: dict[str, Any]
-    """All of config.json; the model's own frozen configuration is `model.config`."""
+    """The contents of config.json; the model's own frozen configuration is `model.config`."""
     history: list[dict[str, Any]]
+    """One entry per evaluation; empty for a model that was not trained here."""
     path: Path
 
     def __repr__(self) -> str:
-        """Where it is, what it is and how good: the configuration and history in full fill
-        pages."""
+        """Name, shape and last score in one line; config and history in full would fill pages."""
+        return f"Checkpoint({self.path.name}: {self._shape()}{self._last_score()})"
+
+    def _shape(self) -> str:
         model = self.model.config
-        what = (
-            f"{model.architecture}, {model.n_layers} layers, m = {self.task.order}, T = "
-            f"{model.length}"
-        )
-        last = self.history[-1] if self.history else None
-        found = f"; step {last['step']}" if last else ""
-        found += (
-            f": KL {last['kl']:.5f}" if last and isinstance(last.get("kl"), int | float) else ""
-        )
-        found += f", {last['branch']}" if last and last.get("branch") else ""
-        return f"Checkpoint({self.path.name}: {what}{found})"
+        parts = [
+            f"{model.architecture}, {model.n_layers} layers",
+            f"m = {self.task.n_components}, T = {model.length}",
+        ]
+        if not isinstance(self.task, MTDTask):
+            parts.append(self.task.label)
+        return ", ".join(parts)
+
+    def _last_score(self) -> str:
+        if not self.history:
+            return ""
+        last = self.history[-1]
+        text = f"; step {last['step']}"
+        if isinstance(last.get("kl"), int | float):
+            text += f": KL {last['kl']:.5f}"
+        if last.get("branch"):
+            text += f", {last['branch']}"
+        return text
 
 
 def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Read a checkpoint directory, or one of the models that ship with the package by its name.
+    """Read a checkpoint directory, or a model that ships with the package by its name.
 
-    The model comes back in evaluation mode.
+    The model is returned in evaluation mode.
     """
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
     evaluation = _load_weights(model, source / WEIGHTS, config)
     history = read_history(source)
-    if (
-        evaluation is not None
-    ):  # of a run that goes on, or was killed between two files, the history may be another's
-        history = [*(entry for entry in history if entry["step"] < evaluation["step"]), evaluation]
+    if evaluation is not None:
+        # While a run is writing, or if it was killed between two files, the history may be older
+        # or newer than the weights. The entry stored with the weights is the one that fits them.
+        earlier = [entry for entry in history if entry["step"] < evaluation["step"]]
+        history = [*earlier, evaluation]
     return Checkpoint(model.eval(), task, config, history, source)
 
 
-def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, MTDTask]:
-    """The untrained model and the task that a configuration describes."""
+def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Task]:
+    """The untrained model and the task that a configuration describes.
+
+    Args:
+        source: the checkpoint's directory, for error messages.
+        config: the contents of config.json.
+
+    Returns:
+        The model and the task.
+    """
     try:
         model = _build_model(config["model"])
         task = _build_task(config["task"])
@@ -95,35 +113,35 @@ def _build_model(values: Mapping[str, Any]) -> LensTransformer:
     return registry.ARCHITECTURES[name].from_dict(values)
 
 
-def _build_task(values: Mapping[str, Any]) -> MTDTask:
+def _build_task(values: Mapping[str, Any]) -> Task:
     if not isinstance(values, dict):
         raise ValueError(f"expected task to be an object, got {values!r}")
-    for name in values:
-        check_option("task field", name, ("transition", "order", "concentration"))
-    return MTDTask(**values)
+    return task_from_dict(values)
 
 
 def read_history(source: Path) -> list[dict[str, Any]]:
+    """The evaluations in a checkpoint's history file; empty if it has none."""
     path = source / HISTORY
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        for line in lines:
-            _check_entry(line)
-        return lines
+        lines = path.read_text().splitlines()
+        entries = [json.loads(line) for line in lines if line.strip()]
+        for entry in entries:
+            _check_entry(entry)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
+    return entries
 
 
-def _check_entry(line: Any) -> None:
-    """Readings are numbers, words or nothing, and every evaluation has its step."""
-    if not isinstance(line, dict):
-        raise ValueError("expected an object a line")
-    step = line.get("step")
+def _check_entry(entry: Any) -> None:
+    """Refuse an evaluation without a step, or with values other than numbers, strings and null."""
+    if not isinstance(entry, dict):
+        raise ValueError("expected one object per line")
+    step = entry.get("step")
     if isinstance(step, bool) or not isinstance(step, int):
         raise ValueError(f"expected a step in every line, got {step!r}")
-    for name, value in line.items():
+    for name, value in entry.items():
         if not (value is None or isinstance(value, str | int | float)):
             raise ValueError(f"expected a number for {name}, got {value!r:.60}")
 
@@ -131,39 +149,20 @@ def _check_entry(line: Any) -> None:
 def _load_weights(
     model: LensTransformer, path: Path, config: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Fill the model, in the stored dtype, with exactly the tensors it has; what was found of them,
-    if that is said."""
-    try:
-        with safe_open(path, framework="pt") as file:  # opened once: a run may replace it meanwhile
-            stored = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing") from error
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
+    """Fill the model, in the stored dtype, with exactly the tensors it has.
+
+    Returns:
+        The evaluation that is stored with the weights, or None if there is none.
+    """
+    tensors, metadata = _read_tensors(path)
     actual = [tensors_digest(tensors), config_digest(config)]
-    try:  # other writers leave no checksums, and that is fine
-        wanted = json.loads(stored[CHECKSUMS]) if CHECKSUMS in stored else actual
-        if not isinstance(wanted, list) or len(wanted) != len(actual):
-            raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
-        evaluation = json.loads(stored[EVALUATION]) if EVALUATION in stored else None
-        if evaluation is not None:
-            _check_entry(evaluation)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
+    wanted, evaluation = _read_metadata(path, metadata, actual)
     if wanted[0] != actual[0]:
-        raise CheckpointError(f"{path}: damaged (its tensors do not have their checksum)")
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != found:
-        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
-        raise CheckpointError(
-            f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
-            f"{expected.get(name, 'none')}, has {found.get(name, 'none')}"
-        )
+        raise CheckpointError(f"{path}: damaged (the checksum of its tensors is wrong)")
+    _check_shapes(model, tensors, path)
     if wanted[1] != actual[1]:
         raise CheckpointError(
-            f"{path}: belongs to another {CONFIG}, or that one is damaged (checksums differ)"
+            f"{path}: belongs to another {CONFIG}, or {CONFIG} is damaged (checksums differ)"
         )
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
@@ -173,3 +172,54 @@ def _load_weights(
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
     return evaluation
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a weights file."""
+    try:
+        # The file is opened once, because a run may replace it at any moment.
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    return tensors, metadata
+
+
+def _read_metadata(
+    path: Path, metadata: Mapping[str, str], actual: list[str]
+) -> tuple[list[str], dict[str, Any] | None]:
+    """The stored checksums, and the stored evaluation if there is one.
+
+    Files by other programs have no checksums; the actual ones then count as stored.
+    """
+    wanted = actual
+    evaluation = None
+    try:
+        if CHECKSUMS in metadata:
+            wanted = json.loads(metadata[CHECKSUMS])
+            if not isinstance(wanted, list) or len(wanted) != len(actual):
+                raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
+        if EVALUATION in metadata:
+            evaluation = json.loads(metadata[EVALUATION])
+            if evaluation is not None:
+                _check_entry(evaluation)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    return wanted, evaluation
+
+
+def _check_shapes(model: LensTransformer, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors whose names or shapes are not those of the model."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected == found:
+        return
+    different = sorted(set(expected.items()) ^ set(found.items()))
+    name = different[0][0]
+    raise CheckpointError(
+        f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
+        f"{expected.get(name, 'none')}, has {found.get(name, 'none')}"
+    )

@@ -13,8 +13,7 @@ from mtdinterp.checkpoint_files import UNFINISHED, CheckpointError
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A directory beside `target` to fill and move there when complete, so that nobody ever sees
-    half of it."""
+    """A temporary directory next to `target`, to be filled and moved there when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -25,7 +24,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write, which takes its place in one step."""
+    """A temporary file next to `path`, which replaces it atomically at the end."""
     handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
     os.close(handle)
     unfinished = Path(name)
@@ -39,8 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else may write to the directory meanwhile; the lock ends with the process, however
-    that ends."""
+    """Exclude other writers from the directory; the lock ends with the process at the latest."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -53,12 +51,12 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def move_into_place(staging: Path, target: Path) -> None:
-    """Make a filled directory the target, in place of what is there."""
+    """Make a filled directory the target, replacing the directory that is there."""
     if not target.exists() or not any(target.iterdir()):
-        staging.rename(target)  # replaces an empty directory in one step
+        staging.rename(target)  # replaces an empty directory atomically
         return
-    # A full directory cannot be replaced in one call: step aside, move in, and back if that fails.
-    # The old one is removed only when the new one is in its place.
+    # A full directory cannot be replaced in one call: move it aside, move the new one in, and move
+    # it back if that fails. The old one is removed only when the new one is in place.
     with locked(target):
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         target.rename(aside / "old")
@@ -72,7 +70,7 @@ def move_into_place(staging: Path, target: Path) -> None:
 
 
 def open_to_umask(directory: Path) -> None:
-    """Give a private staging directory the permissions that ordinary directories get here."""
+    """Give a private staging directory the permissions of an ordinary new directory."""
     directory.chmod(0o777 & ~_umask())
 
 

@@ -1,4 +1,4 @@
-"""A model, its task and its history written as a checkpoint."""
+"""Writing a model, its task and its history as a checkpoint."""
 
 import json
 import os
@@ -24,20 +24,34 @@ from mtdinterp.checkpoint_files import (
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.replace import move_into_place, open_to_umask, replacing, staged
 from mtdinterp.models import LensTransformer
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import Task
 
 
 def save_checkpoint(
     path: str | os.PathLike,
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     *,
     recipe: Mapping[str, Any] | None = None,
     seeds: Mapping[str, int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write a checkpoint; an older checkpoint at `path` is replaced, a run or anything else there
-    is refused."""
+    """Write a checkpoint.
+
+    An older checkpoint at `path` is replaced. A run that can be resumed, or a directory with any
+    other contents, is refused.
+
+    Args:
+        path: the directory to write.
+        model: the model.
+        task: what the model is for.
+        recipe: how the model was trained or constructed, as plain values.
+        seeds: the seeds that were used, by what they decide.
+        history: one entry per evaluation, each with its "step".
+
+    Returns:
+        The directory.
+    """
     target = Path(path).expanduser().resolve()
     config = describe(model, task, recipe, seeds)
     check_replaceable(target)
@@ -53,28 +67,34 @@ def save_checkpoint(
 
 def describe(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     recipe: Mapping[str, Any] | None = None,
     seeds: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The contents of config.json."""
+    """The contents of config.json.
+
+    Args:
+        model: the model.
+        task: what the model is for.
+        recipe: how the model was trained or constructed, as plain values.
+        seeds: the seeds that were used, by what they decide.
+
+    Returns:
+        Plain values for JSON.
+    """
     check_pair(model, task)
     return {
         "schema": SCHEMA,
         "model": model.config.to_dict(),
-        "task": {
-            "transition": task.transition.tolist(),
-            "order": task.order,
-            "concentration": task.concentration,
-        },
+        "task": task.to_dict(),
         "recipe": dict(recipe) if recipe is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
     }
 
 
-def check_pair(model: LensTransformer, task: MTDTask) -> None:
-    """Refuse a model and a task with different alphabets."""
+def check_pair(model: LensTransformer, task: Task) -> None:
+    """Refuse a model and a task with different vocabularies."""
     if model.config.vocab_size != task.vocab_size:
         raise CheckpointError(
             f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}"
@@ -82,6 +102,7 @@ def check_pair(model: LensTransformer, task: MTDTask) -> None:
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write config.json."""
     with replacing(directory / CONFIG) as path:
         path.write_text(json.dumps(config, indent=1) + "\n")
 
@@ -92,33 +113,37 @@ def write_weights(
     config: Mapping[str, Any],
     evaluation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Tensors with checksums of themselves and of what the configuration says about model and task,
-    and the line of a run's history that is about them: the history is another file, which may be
-    ahead or behind."""
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
-    }
+    """Write model.safetensors with checksums of the tensors and of the model and task entries.
+
+    Args:
+        directory: where to write.
+        model: whose parameters to write.
+        config: the contents of config.json.
+        evaluation: the line of the history that describes these weights. It is stored with them
+            because the history is a separate file, which may be older or newer.
+    """
+    state = model.state_dict()
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    checksums = [tensors_digest(tensors), config_digest(config)]
+    metadata = {CHECKSUMS: json.dumps(checksums)}
+    if evaluation:
+        metadata[EVALUATION] = json.dumps(dict(evaluation))
     with replacing(directory / WEIGHTS) as path:
         try:
-            save_file(
-                tensors,
-                path,
-                metadata={
-                    CHECKSUMS: json.dumps([tensors_digest(tensors), config_digest(config)]),
-                    **({EVALUATION: json.dumps(dict(evaluation))} if evaluation else {}),
-                },
-            )
+            save_file(tensors, path, metadata=metadata)
         except SafetensorError as error:
             raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
 
 
 def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None:
+    """Write history.jsonl, one evaluation per line."""
+    lines = [json.dumps(dict(entry)) + "\n" for entry in history]
     with replacing(directory / HISTORY) as path:
-        path.write_text("".join(json.dumps(dict(line)) + "\n" for line in history))
+        path.write_text("".join(lines))
 
 
 def versions() -> dict[str, str]:
-    """What decides results, by name."""
+    """Versions of the software that results depend on."""
     return {
         "mtdinterp": __version__,
         "python": platform.python_version(),

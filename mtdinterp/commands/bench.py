@@ -1,4 +1,4 @@
-"""`mtdinterp bench`: a table of measurements, or the same numbers as JSON."""
+"""`mtdinterp bench`: measure speed and memory, and print a table or JSON."""
 
 import argparse
 import json
@@ -17,9 +17,11 @@ GROUP_NAMES = (
     "sweep",
     "app",
 )
+"""Listed here because `mtdinterp.bench` is expensive to import; a test compares the two."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
     parser.epilog = (
         "examples:\n  mtdinterp bench\n  mtdinterp bench --group training-step --quick --json"
     )
@@ -35,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Measure the chosen groups and print the results; returns the exit code."""
     names = list(dict.fromkeys(options.group or GROUP_NAMES))
-    lines = []
+    measurements = []
     with stages(len(names) + 1) as stage:
         stage("importing")
         import torch
@@ -45,11 +48,11 @@ def run(options: argparse.Namespace) -> int:
 
         for name in names:
             stage(name)
-            lines += run_group(name, options.quick)
+            measurements += run_group(name, options.quick)
     result = {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "measurements": [vars(line) for line in lines],
+        "measurements": [vars(measurement) for measurement in measurements],
     }
     print(json.dumps(result, indent=1) if options.json else _table(result))
     return 0
@@ -63,9 +66,14 @@ def _table(result: dict[str, Any]) -> str:
         "",
     ]
     for row in rows:
-        aim = (
-            "" if row["aim"] is None else f"  (aim {'≤' if row['at_most'] else '≥'} {row['aim']:g})"
-        )
         value = "n/a" if row["value"] is None else f"{row['value']:.4g}"
-        lines.append(f"{row['name']:<{width}}  {value:>10} {row['unit']}{aim}")
+        lines.append(f"{row['name']:<{width}}  {value:>10} {row['unit']}{_target(row)}")
     return "\n".join(lines)
+
+
+def _target(row: dict[str, Any]) -> str:
+    """The value to reach, if there is one."""
+    if row["aim"] is None:
+        return ""
+    relation = "≤" if row["at_most"] else "≥"
+    return f"  (target {relation} {row['aim']:g})"

@@ -1,9 +1,7 @@
-"""`mtdinterp construct`: an exact construction as a checkpoint, next to the estimators it should
-match."""
+"""`mtdinterp construct`: an exact construction as a checkpoint, compared with the estimators."""
 
 import argparse
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mtdinterp.commands.flags import (
@@ -18,47 +16,55 @@ from mtdinterp.commands.flags import (
 from mtdinterp.commands.progress import stages
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mtdinterp.estimators import TunedRate
+    from mtdinterp.algorithms.base import Algorithm
+    from mtdinterp.construction import Implementation
+    from mtdinterp.estimators import Constants, Estimator
+    from mtdinterp.evidence import Evidence
     from mtdinterp.metrics import Score
-    from mtdinterp.task import MTDTask, Sample
+    from mtdinterp.models import LensTransformer
+    from mtdinterp.tasks import Sample, Task
 
-BUILDABLE = {("disentangled", 3), ("disentangled", 5), ("standard", 3)}
+COMPARED_SEQUENCES = 1000
+"""Sequences on which the other estimators of the table are tuned."""
+ROUNDING = {"float32": 5e-5, "float64": 1e-10}
+"""The largest deviation from the formula that rounding explains."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
     parser.epilog = (
         "examples:\n  mtdinterp construct --order 4 --length 64 --out out/one-step\n"
         "  mtdinterp construct --layers 5 --target two_step --json\n"
         "  mtdinterp construct --architecture standard --beta 16"
     )
     add_task_flags(parser)
-    add_model_flags(parser, layers="3, or 5 for two steps in the disentangled one (3)")
-    parser.add_argument(
-        "--beta", type=number(minimum=0), help="β of the 3-layer constructions (default: tuned)"
+    add_model_flags(parser, layers="3, or 5 for two steps in the disentangled transformer (3)")
+    constants = parser.add_mutually_exclusive_group()
+    constants.add_argument(
+        "--beta", type=number(minimum=0), help="β of the one-step constructions (default: tuned)"
     )
-    parser.add_argument(
+    constants.add_argument(
         "--constants",
         type=number(),
-        nargs=4,
-        metavar=("B1", "A", "C1", "C2"),
-        help="β₁ a c₁ c₂ of the two-step construction (default: tuned)",
+        nargs="+",
+        metavar="X",
+        help="all constants of the algorithm in order, such as β₁ a c₁ c₂ of the two-step "
+        "construction (default: tuned)",
     )
     parser.add_argument(
         "--target",
         choices=("truth", "two_step"),
-        help="what those constants are tuned to (default: truth)",
+        help="what the constants of the two-step construction are tuned to (truth)",
     )
     parser.add_argument(
         "--delta",
         type=number(minimum=0, exclusive=True),
         default=100.0,
-        help="the mask's large constant (100)",
+        help="size of the scores that mask positions (100)",
     )
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64"),
+        choices=tuple(ROUNDING),
         default="float32",
         help="of the weights (float32)",
     )
@@ -73,36 +79,201 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=checkpoint_directory,
         metavar="DIR",
-        help="write a checkpoint there (default: none)",
+        help="write a checkpoint to this directory (default: none)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    _check(options)
+    """Construct a model, save it if asked to, and print the comparison; returns the exit code."""
+    check_order_below_length(options)
     with stages(4 if options.out else 3) as stage:
         stage("importing")
-        from mtdinterp import MTDTask, save_checkpoint
+        import torch
 
-        task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
+        from mtdinterp.registry import ALGORITHMS, TASKS
+
+        task = TASKS[options.task].random(options.vocab_size, options.order, options.task_seed)
+        implementation = _implementation(options, task)
+        algorithm = ALGORITHMS[implementation.algorithm]
+        _check_constants(options, algorithm)
         stage("tuning")
-        rates = _tuned_rates(task, options)
-        model, formula, constants = _build(task, options, rates[1].beta)
+        constants = _given_constants(options, algorithm)
+        if constants is None:
+            constants = _tuned_constants(options, algorithm, task)
+        dtype = getattr(torch, options.dtype)
+        model = implementation.construct(task, options.length, constants, options.delta, dtype)
         if options.out:
             stage("saving")
-            given = {"delta": options.delta, "target": options.target, "tuned": _is_tuned(options)}
-            save_checkpoint(
-                options.out,
-                model,
-                task,
-                recipe={"construction": {**constants, **given}},
-                seeds={"task": options.task_seed, "tuning": options.seed},
-            )
+            _save(options, model, task, constants)
         stage("comparing")
         data = task.sample(options.sequences, options.length, seed=[options.seed, 3])
-        rows, error = _compare(task, data, model, formula, rates)
-    result = {
+        evidence = task.evidence(data.tokens)
+        output = _predictions(model, data)
+        formula = algorithm.predict(evidence, **constants)
+        result = _result(options, constants)
+        result["max_error_to_formula"] = (output - formula).abs().max().item()
+        result["kl_to_truth"] = [
+            _row("construction", None, _score(data, output)),
+            *_estimator_rows(options, task, data, evidence),
+        ]
+        result["checkpoint"] = str(options.out) if options.out else None
+    print(json.dumps(result, indent=1) if options.json else _table(result))
+    return 0
+
+
+def _implementation(options: argparse.Namespace, task: "Task") -> "Implementation":
+    """The construction for the chosen architecture and depth.
+
+    Raises:
+        NotApplicable: if there is none, or none for this kind of task.
+    """
+    from mtdinterp.errors import NotApplicable
+    from mtdinterp.registry import IMPLEMENTATIONS
+
+    wanted = (options.architecture, options.layers)
+    known = []
+    for implementation in IMPLEMENTATIONS.values():
+        depth = (implementation.architecture, implementation.n_layers)
+        if depth == wanted:
+            implementation.check_task(task)
+            return implementation
+        known.append(depth)
+    listed = ", ".join(f"{name} with {layers} layers" for name, layers in sorted(known))
+    raise NotApplicable(f"there are constructions for {listed}; got {wanted[0]} with {wanted[1]}")
+
+
+def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> None:
+    """Refuse flags that do not fit the constants of the algorithm."""
+    from mtdinterp.algorithms.two_step import TwoStep
+
+    names = [constant.name for constant in algorithm.constants]
+    symbols = " ".join(constant.symbol for constant in algorithm.constants)
+    if options.beta is not None and names != ["beta"]:
+        raise ValueError(f"--beta: {algorithm.label} takes --constants {symbols} instead")
+    if options.constants is not None and len(options.constants) != len(names):
+        raise ValueError(
+            f"--constants: {algorithm.label} has {len(names)} ({symbols}), "
+            f"got {len(options.constants)}"
+        )
+    if options.target and not (isinstance(algorithm, TwoStep) and options.constants is None):
+        raise ValueError(
+            "--target is for tuning the two-step construction; there is nothing to tune to it here"
+        )
+
+
+def _given_constants(options: argparse.Namespace, algorithm: "Algorithm") -> "Constants | None":
+    """The constants on the command line, by name; None if they are to be tuned."""
+    if options.beta is not None:
+        return {"beta": options.beta}
+    if options.constants is None:
+        return None
+    names = [constant.name for constant in algorithm.constants]
+    return dict(zip(names, options.constants, strict=True))
+
+
+def _tuned_constants(
+    options: argparse.Namespace, algorithm: "Algorithm", task: "Task"
+) -> "Constants":
+    """The constants that predict best.
+
+    Raises:
+        CannotCompute: if there is nothing to tune, or the best value is a bound of the range.
+    """
+    from mtdinterp.algorithms.two_step import TwoStep, tune_two_step
+    from mtdinterp.errors import OptimumAtEdge
+
+    if isinstance(algorithm, TwoStep):
+        # The only algorithm with a choice of targets.
+        target = options.target or "truth"
+        return tune_two_step(task, options.length, target, options.seed)._asdict()
+    fit = algorithm.tune(task, options.length, seed=options.seed)
+    if fit.at_bound:
+        raise OptimumAtEdge(
+            f"the best {fit.at_bound[0]} lies on the edge of the range that is searched; give it "
+            "with --constants"
+        )
+    return fit.constants
+
+
+def _is_tuned(options: argparse.Namespace) -> bool:
+    return options.beta is None and options.constants is None
+
+
+def _save(
+    options: argparse.Namespace, model: "LensTransformer", task: "Task", constants: "Constants"
+) -> None:
+    from mtdinterp import save_checkpoint
+
+    settings = {"delta": options.delta, "target": options.target, "tuned": _is_tuned(options)}
+    save_checkpoint(
+        options.out,
+        model,
+        task,
+        recipe={"construction": {**constants, **settings}},
+        seeds={"task": options.task_seed, "tuning": options.seed},
+    )
+
+
+def _predictions(model: "LensTransformer", data: "Sample") -> Any:
+    from mtdinterp.readings import predictions_of
+
+    return predictions_of(model, data.tokens)
+
+
+def _score(data: "Sample", predictions: Any) -> "Score":
+    from mtdinterp.metrics import score
+
+    return score(data.next_probs, predictions)
+
+
+def _estimator_rows(
+    options: argparse.Namespace, task: "Task", data: "Sample", evidence: "Evidence"
+) -> list[dict[str, Any]]:
+    """One row per registered estimator, with its constants tuned on other sequences."""
+    from mtdinterp.errors import CannotCompute
+    from mtdinterp.registry import ESTIMATORS
+
+    rows = []
+    for name, estimator in ESTIMATORS.items():
+        try:
+            constants = _compared_constants(options, estimator, task)
+            predictions = estimator.predict(evidence, **constants)
+        except CannotCompute as error:
+            missing = {"kl": None, "stderr": None, "why": str(error)}
+            rows.append({"name": estimator.label, "estimator": name, **missing})
+            continue
+        label = estimator.label + _describe(estimator, constants)
+        rows.append(_row(label, name, _score(data, predictions)))
+    return rows
+
+
+def _compared_constants(
+    options: argparse.Namespace, estimator: "Estimator", task: "Task"
+) -> "Constants":
+    """An estimator's tuned constants."""
+    if not estimator.constants:
+        return {}
+    fit = estimator.tune(task, options.length, seed=options.seed, n_sequences=COMPARED_SEQUENCES)
+    return fit.constants
+
+
+def _describe(estimator: "Estimator", constants: "Constants") -> str:
+    """A single tuned constant in brackets; several would not fit in the table."""
+    if len(constants) != 1:
+        return " (tuned)" if constants else ""
+    (value,) = constants.values()
+    return f" ({estimator.constants[0].symbol} = {value:.4g})"
+
+
+def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
+    return {"name": label, "estimator": estimator, "kl": result.kl, "stderr": result.stderr}
+
+
+def _result(options: argparse.Namespace, constants: "Constants") -> dict[str, Any]:
+    """What was constructed and on what it is compared."""
+    return {
         "construction": {
             "architecture": options.architecture,
             "layers": options.layers,
@@ -112,6 +283,7 @@ def run(options: argparse.Namespace) -> int:
             "dtype": options.dtype,
         },
         "task": {
+            "kind": options.task,
             "vocab_size": options.vocab_size,
             "order": options.order,
             "length": options.length,
@@ -119,155 +291,34 @@ def run(options: argparse.Namespace) -> int:
         },
         "sequences": options.sequences,
         "seed": options.seed,
-        "max_error_to_formula": error,
-        "kl_to_truth": rows,
-        "checkpoint": str(options.out) if options.out else None,
     }
-    print(json.dumps(result, indent=1) if options.json else _table(result))
-    return 0
-
-
-def _check(options: argparse.Namespace) -> None:
-    """What can be refused before anything heavy is imported."""
-    check_order_below_length(options)
-    kind = (options.architecture, options.layers)
-    if kind not in BUILDABLE:
-        known = ", ".join(f"{name} with {layers} layers" for name, layers in sorted(BUILDABLE))
-        raise ValueError(f"there are constructions for {known}; got {kind[0]} with {kind[1]}")
-    if options.layers == 5 and options.beta is not None:
-        raise ValueError(
-            "--beta is for 3 layers; the two-step construction takes --constants B1 A C1 C2"
-        )
-    if options.layers == 3 and options.constants is not None:
-        raise ValueError("--constants is for 5 layers; the 3-layer constructions take --beta")
-    if options.target and (options.layers == 3 or options.constants is not None):
-        raise ValueError(
-            "--target is for tuning the two-step construction; there is nothing to tune here"
-        )
-
-
-def _is_tuned(options: argparse.Namespace) -> bool:
-    return options.beta is None and options.constants is None
-
-
-def _tuned_rates(task: "MTDTask", options: argparse.Namespace) -> dict[int, "TunedRate"]:
-    from mtdinterp.estimators import tune_learning_rate
-
-    return {
-        steps: tune_learning_rate(task, options.length, steps=steps, seed=options.seed)
-        for steps in (1, 2)
-    }
-
-
-def _build(
-    task: "MTDTask", options: argparse.Namespace, tuned_beta: float
-) -> tuple[Any, Any, dict[str, float]]:
-    """The model, the estimator it implements (tokens to weights), and the constants of both."""
-    import torch
-
-    from mtdinterp.construction import one_step, one_step_standard, tune_two_step, two_step
-    from mtdinterp.estimators import (
-        TwoStepConstants,
-        learning_rate_from_beta,
-        mirror_descent,
-        reweighted_two_step,
-    )
-
-    dtype = getattr(torch, options.dtype)
-    length = options.length
-    if options.layers == 5:
-        given = options.constants
-        constants = (
-            TwoStepConstants(*given)
-            if given
-            else tune_two_step(task, length, target=options.target or "truth", seed=options.seed)
-        )
-        model = two_step(
-            task.transition, task.order, length, *constants, delta=options.delta, dtype=dtype
-        )
-        return (
-            model,
-            lambda tokens: reweighted_two_step(task.transition, tokens, task.order, constants),
-            constants._asdict(),
-        )
-    beta = options.beta if options.beta is not None else tuned_beta
-    build = one_step_standard if options.architecture == "standard" else one_step
-    model = build(task.transition, task.order, length, beta, delta=options.delta, dtype=dtype)
-    rate = learning_rate_from_beta(beta, task.order, length)
-    return (
-        model,
-        lambda tokens: mirror_descent(task.transition, tokens, task.order, rate),
-        {"beta": beta},
-    )
-
-
-def _compare(
-    task: "MTDTask", data: "Sample", model: Any, formula: Any, rates: dict[int, "TunedRate"]
-) -> tuple[list[dict[str, Any]], float]:
-    """KL to the truth of the construction and of the estimators, and its largest deviation from its
-    formula."""
-    from mtdinterp.estimators import (
-        exact_posterior_mean,
-        expectation_maximization,
-        mirror_descent,
-        predict_next,
-        uniform_weights,
-    )
-    from mtdinterp.metrics import score
-    from mtdinterp.readout import predictions
-
-    problem = (task.transition, data.tokens, task.order)
-
-    def predicted(weights: "Tensor") -> "Tensor":
-        return predict_next(task.transition, data.tokens, weights)
-
-    output = predictions(model, data.tokens)
-    error = (output - predicted(formula(data.tokens))).abs().max().item()
-    estimates: dict[str, Callable[[], Tensor]] = {
-        "uniform weights": lambda: uniform_weights(*problem),
-        f"one-step MD (tuned, β = {rates[1].beta:.4g})": lambda: mirror_descent(
-            *problem, rates[1].learning_rate
-        ),
-        f"two-step MD (tuned, β = {rates[2].beta:.4g})": lambda: mirror_descent(
-            *problem, rates[2].learning_rate, steps=2
-        ),
-        "maximum likelihood": lambda: expectation_maximization(*problem),
-        # To a tolerance that six digits of KL can show.
-        "exact posterior mean": lambda: exact_posterior_mean(
-            *problem, tolerance=1e-6, max_nodes=200_000
-        ),
-    }
-    rows = [_row("construction", score(data.next_probs, output))]
-    for name, estimate in estimates.items():
-        try:
-            rows.append(_row(name, score(data.next_probs, predicted(estimate()))))
-        except (
-            ValueError
-        ) as error_text:  # many lags on a long sequence: too large a rule for a table
-            rows.append({"name": name, "kl": None, "stderr": None, "why": str(error_text)})
-    return rows, error
-
-
-def _row(name: str, result: "Score") -> dict[str, Any]:
-    return {"name": name, "kl": result.kl, "stderr": result.stderr}
 
 
 def _table(result: dict[str, Any]) -> str:
-    made, task = result["construction"], result["task"]
+    made = result["construction"]
+    task = result["task"]
+    error = result["max_error_to_formula"]
     constants = ", ".join(f"{name} = {value:.4g}" for name, value in made["constants"].items())
+    tuned = " (tuned)" if made["tuned"] else ""
     lines = [
-        f"{made['layers']}-layer {made['architecture']} construction: "
-        f"{constants}{' (tuned)' if made['tuned'] else ''}",
+        f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
         f"task seed {task['seed']}; {result['sequences']} sequences",
-        f"largest deviation from its formula: {result['max_error_to_formula']:.1e}",
+        f"largest deviation from its formula: {error:.1e}",
     ]
-    if result["max_error_to_formula"] > {"float32": 5e-5, "float64": 1e-10}[made["dtype"]]:
-        lines.append("  that is too much: the mask is too weak for these constants; raise --delta")
-    lines += ["", f"{'KL to the true next-token distribution':<40} mean      stderr"]
-    for row in result["kl_to_truth"]:
-        numbers = "not computed" if row["kl"] is None else f"{row['kl']:.6f}  {row['stderr']:.6f}"
-        lines.append(f"  {row['name']:<38} {numbers}")
+    if error > ROUNDING[made["dtype"]]:
+        lines.append("  too large: the mask is too weak for these constants; raise --delta")
+    rows = result["kl_to_truth"]
+    title = "KL to the true next-token distribution"
+    width = max(len(title), *(len(row["name"]) for row in rows)) + 2
+    lines += ["", f"{title:<{width}} mean      stderr"]
+    for row in rows:
+        if row["kl"] is None:
+            numbers = f"not computed: {row['why']}"
+        else:
+            numbers = f"{row['kl']:.6f}  {row['stderr']:.6f}"
+        name = "  " + row["name"]
+        lines.append(f"{name:<{width}} {numbers}")
     saved = result["checkpoint"]
     lines += [
         "",

@@ -1,20 +1,24 @@
-"""Flags that several commands share, spelt once, and their checks that need no heavy import."""
+"""Flags that several commands share, and their checks. Nothing heavy is imported."""
 
 import argparse
 import math
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mtdinterp import registry
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
 from mtdinterp.registry import catalogue
 
+DEFAULT_TASK = "mtd"
+
 
 class Given(argparse.Action):
-    """Stores a value, and in `given` that it was: a default that somebody writes out is meant too.
+    """Stores a value and records in `given` that the flag was used, even with its default value.
 
-    For all of a parser's flags: `parser.register("action", None, Given)` and
+    To record all flags of a parser: `parser.register("action", None, Given)` and
     `parser.set_defaults(given=())`.
     """
 
@@ -30,7 +34,7 @@ class Given(argparse.Action):
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """An argparse type: an integer with a lower bound, and small enough for a machine word."""
+    """An argparse type: an integer with a lower bound that fits in 64 bits."""
 
     def parse(text: str) -> int:
         try:
@@ -47,7 +51,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[str], float]:
-    """An argparse type: a finite number, perhaps with a lower bound."""
+    """An argparse type: a finite number, optionally with a lower bound."""
 
     def parse(text: str) -> float:
         try:
@@ -57,8 +61,9 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
         if minimum is not None and (value < minimum or (exclusive and value == minimum)):
+            relation = ">" if exclusive else "≥"
             raise argparse.ArgumentTypeError(
-                f"expected a number {'>' if exclusive else '≥'} {minimum:g}, got {text}"
+                f"expected a number {relation} {minimum:g}, got {text}"
             )
         return value
 
@@ -66,15 +71,17 @@ def number(minimum: float | None = None, exclusive: bool = False) -> Callable[[s
 
 
 def not_empty(text: str) -> str:
-    """An argparse type: a path that is not the empty word."""
+    """An argparse type: a path that is not the empty string."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got ''")
     return text
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of work: its folder is made, and
-    nothing is lost there."""
+    """Refuse a file that could not be written, before any long computation.
+
+    Its directory is created. A directory that is a checkpoint is refused.
+    """
     if path.is_dir():
         raise ValueError(f"{path}: expected a file, got a directory")
     if (path.parent / CONFIG).exists() and (path.parent / WEIGHTS).exists():
@@ -88,7 +95,7 @@ def check_writable(path: Path) -> None:
 
 
 def checkpoint_directory(text: str) -> Path:
-    """An argparse type: where to write a checkpoint, refused if something else is there."""
+    """An argparse type: a directory to write a checkpoint to, refused if it holds anything else."""
     path = Path(not_empty(text)).expanduser()
     try:
         check_replaceable(path)
@@ -97,11 +104,30 @@ def checkpoint_directory(text: str) -> Path:
     return path
 
 
+@cache
+def known_tasks() -> dict[str, str]:
+    """Labels of the built-in tasks by name, read without importing them."""
+    return registry.catalogue("mtdinterp.tasks", "register_task")
+
+
 def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
-    """One lag leaves nothing to infer, so the order starts at two."""
+    """Add the flags that describe a random task, and the seed.
+
+    Args:
+        parser: where to add them.
+        length: the default context length.
+    """
+    kinds = [f"{name}: {label}" for name, label in known_tasks().items()]
     parser.add_argument(
-        "--vocab-size", type=at_least(2), default=5, metavar="Q", help="alphabet size (5)"
+        "--task",
+        choices=tuple(known_tasks()),
+        default=DEFAULT_TASK,
+        help=f"kind of task ({DEFAULT_TASK}); {'; '.join(kinds)}",
     )
+    parser.add_argument(
+        "--vocab-size", type=at_least(2), default=5, metavar="Q", help="vocabulary size (5)"
+    )
+    # With a single lag there are no weights to infer.
     parser.add_argument(
         "--order", type=at_least(2), default=4, metavar="M", help="number of lags (4)"
     )
@@ -113,7 +139,7 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
         type=at_least(0),
         default=0,
         metavar="N",
-        help="seed of the transition matrix (0)",
+        help="seed of the transition probabilities (0)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)"
@@ -121,6 +147,12 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
 
 
 def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of layers (3)") -> None:
+    """Add the flags for the architecture and its depth.
+
+    Args:
+        parser: where to add them.
+        layers: the help text of --layers.
+    """
     parser.add_argument(
         "--architecture",
         choices=tuple(catalogue("mtdinterp.architectures", "register_architecture")),
@@ -131,10 +163,12 @@ def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of la
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as JSON alone")
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON only")
 
 
 def check_order_below_length(options: argparse.Namespace) -> None:
+    """Refuse sequences that are too short to hold one observation."""
     if options.order >= options.length:
         raise ValueError(
             f"--order must be less than --length {options.length}, got {options.order}"

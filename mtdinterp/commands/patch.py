@@ -1,23 +1,33 @@
-"""`mtdinterp patch`: change one thing in a model's run, or everything in turn, and see what
-follows."""
+"""`mtdinterp patch`: patch one activation of a model, or every activation in turn."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtdinterp.checkpoint_files import find_checkpoint
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, number
 from mtdinterp.commands.progress import stages
 from mtdinterp.plotting import check_figure_path
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mtdinterp.checkpoints import Checkpoint
     from mtdinterp.interventions import PatchResult, SweepResult
+    from mtdinterp.models import LensTransformer
 
+PLACE_FLAGS = ("layer", "position", "head", "block", "source")
+"""Flags that say where and what to patch, for --hook only."""
 SOURCES = ("zero", "mean", "noise", "other", "construction")
+LEAST_ATTENTION = 0.01
+"""Offsets with less attention before and after are not shown."""
+MOST_OFFSETS = 8
+"""How many offsets are shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
     parser.epilog = (
         "examples:\n"
         "  mtdinterp patch disentangled-m4-T64 --hook pattern --layer 1 --position -1 --source "
@@ -41,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--sweep",
         choices=("block", "head", "resid_pre", "attn_out"),
-        help="patch every layer, position and part in turn, from one sequence into another (a mean "
-        "over pairs)",
+        help="patch every layer, position and part in turn, from one sequence into another, and "
+        "average over pairs of sequences",
     )
     place = parser.add_argument_group("where and what, with --hook")
     place.add_argument(
@@ -64,36 +74,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source",
         metavar="WHAT",
         type=_source,
-        help=f"{', '.join(SOURCES)}, or a number: what to put there; 'other' is the same place on "
-        "other "
-        "sequences, 'construction' in the exact construction (zero)",
+        help=f"the new value: {', '.join(SOURCES)}, or a number (zero). 'other' takes it from "
+        "a run on other sequences, 'construction' from the reference construction",
     )
     parser.add_argument(
         "--direction",
         choices=("denoise", "noise"),
-        help="with --sweep: clean into corrupted, or the other way round (denoise)",
+        help="with --sweep: patch clean into corrupted (denoise) or the reverse (noise) (denoise)",
     )
     parser.add_argument(
         "--same-end",
         action="store_true",
-        help="with --sweep: corrupted sequences end in the clean ones' last tokens, so that only "
-        "the "
-        "in-context weights differ",
+        help="with --sweep: corrupted sequences end in the same tokens as the clean ones, so that "
+        "only the in-context weights differ",
     )
     parser.add_argument(
-        "--sequences", type=at_least(1), metavar="N", help="sequences (256; 8 pairs with --sweep)"
+        "--sequences",
+        type=at_least(1),
+        metavar="N",
+        help="number of sequences (256), or of pairs with --sweep (8)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="seed of the sequences (0)"
     )
     parser.add_argument(
-        "--out", type=_figure, metavar="FILE", help="draw the result there (.png, .pdf, .svg)"
+        "--out",
+        type=_figure,
+        metavar="FILE",
+        help="draw the result to this file (.png, .pdf, .svg)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
 
 def _source(text: str) -> str | float:
+    """An argparse type: the name of a source, or a number."""
     if text in SOURCES:
         return text
     try:
@@ -105,6 +120,7 @@ def _source(text: str) -> str | float:
 
 
 def _figure(text: str) -> Path:
+    """An argparse type: a path with the suffix of a figure."""
     try:
         return check_figure_path(Path(not_empty(text)).expanduser())
     except ValueError as error:
@@ -112,132 +128,147 @@ def _figure(text: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mtdinterp.checkpoint_files import find_checkpoint
-
-    find_checkpoint(options.checkpoint)  # before anything heavy is imported
-    place = ("layer", "position", "head", "block", "source")
-    if options.sweep and any(getattr(options, name) is not None for name in place):
-        raise ValueError(
-            "--layer, --position, --head, --block and --source are for --hook; "
-            "a sweep goes over all of them"
-        )
-    if options.hook and (options.same_end or options.direction):
-        raise ValueError(
-            "--same-end and --direction are for a sweep; add --sweep instead of --hook"
-        )
-    if (
-        options.hook
-        and "." not in options.hook
-        and options.layer is None
-        and options.hook != "hook_embed"
-    ):
-        raise ValueError(f"--hook {options.hook} is a short name: add --layer, counted from 0")
+    """Patch, draw if asked to, and print the result; returns the exit code."""
+    _check(options)
     with stages(3 if options.out else 2) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint
-        from mtdinterp.results import to_plain
 
         checkpoint = load_checkpoint(options.checkpoint)
         stage("patching")
         result: Any = _sweep(checkpoint, options) if options.sweep else _patch(checkpoint, options)
         if options.out:
             stage("drawing")
-            from mtdinterp.figures import draw_patch, draw_sweep
-
-            (draw_sweep if options.sweep else draw_patch)(result, options.out)
+            _draw(result, options)
     if options.json:
-        asked = {
-            name: getattr(options, name)
-            for name in (*place, "hook", "sweep", "same_end", "sequences", "seed")
-        }
-        print(
-            json.dumps(
-                {"checkpoint": str(checkpoint.path), "asked": asked, **to_plain(result)}, indent=1
-            )
-        )
-    else:
-        print(
-            f"{checkpoint!r}\n" + (_sweep_table(result) if options.sweep else _patch_table(result))
-        )
-    if options.out and not options.json:
+        print(_json(checkpoint, options, result))
+        return 0
+    table = _sweep_table(result) if options.sweep else _patch_table(result)
+    print(f"{checkpoint!r}\n{table}")
+    if options.out:
         print(f"figure: {options.out}")
     return 0
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what can be refused before anything heavy is imported."""
+    find_checkpoint(options.checkpoint)
+    if options.sweep and any(getattr(options, name) is not None for name in PLACE_FLAGS):
+        raise ValueError(
+            "--layer, --position, --head, --block and --source are for --hook; "
+            "a sweep goes over all of them"
+        )
+    if not options.hook:
+        return
+    if options.same_end or options.direction:
+        raise ValueError(
+            "--same-end and --direction are for a sweep; add --sweep instead of --hook"
+        )
+    is_full_name = "." in options.hook or options.hook == "hook_embed"
+    if not is_full_name and options.layer is None:
+        raise ValueError(f"--hook {options.hook} is a short name: add --layer, counted from 0")
+
+
+def _draw(result: Any, options: argparse.Namespace) -> None:
+    from mtdinterp.figures import draw_patch, draw_sweep
+
+    draw = draw_sweep if options.sweep else draw_patch
+    draw(result, options.out)
+
+
+def _json(checkpoint: "Checkpoint", options: argparse.Namespace, result: Any) -> str:
+    from mtdinterp.results import to_plain
+
+    names = (*PLACE_FLAGS, "hook", "sweep", "same_end", "sequences", "seed")
+    asked = {name: getattr(options, name) for name in names}
+    values = {"checkpoint": str(checkpoint.path), "asked": asked, **to_plain(result)}
+    return json.dumps(values, indent=1)
+
+
 def _patch(checkpoint: "Checkpoint", options: argparse.Namespace) -> "PatchResult":
-    from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, patch
+    """Patch one place."""
+    from mtdinterp.interventions import Edit, patch
 
-    model, task, length = checkpoint.model, checkpoint.task, checkpoint.model.config.length
-    tokens = task.sample(options.sequences or 256, length, options.seed).tokens
-    other = task.sample(len(tokens), length, [options.seed, 1]).tokens
-    source: Any = {
-        "mean": MeanOver(other),
-        "noise": Noise(seed=options.seed),
-        "other": FromRun(other),
-    }.get(options.source or "zero", options.source or "zero")
+    length = checkpoint.model.config.length
+    tokens = checkpoint.task.sample(options.sequences or 256, length, options.seed).tokens
+    edit = Edit(
+        options.hook,
+        _new_value(checkpoint, options, tokens),
+        position=options.position,
+        head=options.head,
+        block=options.block,
+        layer=options.layer,
+    )
+    return patch(checkpoint.model, tokens, [edit])
+
+
+def _new_value(checkpoint: "Checkpoint", options: argparse.Namespace, tokens: "Tensor") -> Any:
+    """The source of an edit: what --source names, for these sequences."""
+    from mtdinterp.interventions import FromRun, MeanOver, Noise
+
+    if options.source == "noise":
+        return Noise(seed=options.seed)
     if options.source == "construction":
-        source = FromRun(tokens, _construction(checkpoint, tokens))
-    return patch(
-        model,
-        tokens,
-        [
-            Edit(
-                options.hook,
-                source,
-                position=options.position,
-                head=options.head,
-                block=options.block,
-                layer=options.layer,
-            )
-        ],
-    )
+        return FromRun(tokens, _reference(checkpoint))
+    if options.source in ("mean", "other"):
+        length = tokens.shape[1]
+        others = checkpoint.task.sample(len(tokens), length, [options.seed, 1]).tokens
+        return MeanOver(others) if options.source == "mean" else FromRun(others)
+    return "zero" if options.source is None else options.source
 
 
-def _construction(checkpoint: "Checkpoint", tokens: Any) -> Any:
-    """The exact construction for the checkpoint's depth, with the constants nearest to its
-    predictions."""
-    from mtdinterp.construction import construction_with
-    from mtdinterp.interventions.algorithm import algorithm_of
+def _reference(checkpoint: "Checkpoint") -> "LensTransformer":
+    """The reference construction with the constants that explain the model best.
 
-    model, task, length = checkpoint.model, checkpoint.task, tokens.shape[1]
-    return construction_with(
-        task, length, algorithm_of(model, task, length).constants, model.config.architecture
-    )
+    Raises:
+        NotApplicable: if no construction is known for the model, with the reason.
+    """
+    from mtdinterp import explain
+    from mtdinterp.errors import NotApplicable
+
+    explanation = explain(checkpoint.model, checkpoint.task)
+    reference = explanation.reference()
+    if reference is None:
+        raise NotApplicable(f"--source construction: {explanation.no_implementation}")
+    return reference
 
 
 def _sweep(checkpoint: "Checkpoint", options: argparse.Namespace) -> "SweepResult":
+    """Patch every place in turn."""
     from mtdinterp.interventions import patch_sweep
 
-    task, length = checkpoint.task, checkpoint.model.config.length
-    clean, corrupted = (
-        task.sample(options.sequences or 8, length, [options.seed, part]).tokens for part in (0, 1)
-    )
+    task = checkpoint.task
+    length = checkpoint.model.config.length
+    n_pairs = options.sequences or 8
+    clean = task.sample(n_pairs, length, [options.seed, 0]).tokens
+    corrupted = task.sample(n_pairs, length, [options.seed, 1]).tokens
     if options.same_end:
-        corrupted[:, -task.order :] = clean[:, -task.order :]
-    return patch_sweep(
-        checkpoint.model, clean, corrupted, options.sweep, options.direction or "denoise"
-    )
+        # The next token depends on the tokens at the read offsets and on the weights alone.
+        offsets = [offset for offset in task.read_offsets if offset is not None]
+        first = length - 1 - max(offsets)
+        corrupted[:, first:] = clean[:, first:]
+    direction = options.direction or "denoise"
+    return patch_sweep(checkpoint.model, clean, corrupted, options.sweep, direction)
 
 
 def _patch_table(result: "PatchResult") -> str:
-    before, after = (
-        weights.double().mean((0, 1)) for weights in (result.weights_before, result.weights_after)
-    )
-    shown = [offset for offset in range(len(before)) if max(before[offset], after[offset]) >= 0.01][
-        :8
-    ]
+    before = result.weights_before.double().mean((0, 1))
+    after = result.weights_after.double().mean((0, 1))
+    largest = before.maximum(after)
     lines = [
         result.summary(),
         "",
         "last layer's attention at the last position, mean over sequences:",
         f"  {'offset':<8} before   after",
     ]
-    lines += [f"  {offset:<8} {before[offset]:.4f}   {after[offset]:.4f}" for offset in shown]
+    shown = (largest >= LEAST_ATTENTION).nonzero().flatten().tolist()
+    for offset in shown[:MOST_OFFSETS]:
+        lines.append(f"  {offset:<8} {before[offset]:.4f}   {after[offset]:.4f}")
     return "\n".join(lines)
 
 
 def _sweep_table(result: "SweepResult") -> str:
-    """The places whose patch moves the metric most."""
+    """The places whose patch changes the metric most."""
     lines = [result.summary(), "", f"  {'layer':<6} {'position':<9} {'part':<16} metric"]
     for layer, position, part in result.strongest(10):
         value = result.values[layer, position, part].item()

@@ -1,5 +1,4 @@
-"""`mtdinterp train`: train a model, watch it, and leave a checkpoint that can be loaded and
-resumed."""
+"""`mtdinterp train`: train a model and save a checkpoint that can be loaded and resumed."""
 
 import argparse
 import importlib.util
@@ -8,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from mtdinterp.checkpoint_files import (
     zoo_names,
 )
 from mtdinterp.commands.flags import (
+    DEFAULT_TASK,
     Given,
     add_json_flag,
     add_model_flags,
@@ -38,43 +39,46 @@ if TYPE_CHECKING:
     from mtdinterp.training.run import Run
 
 RECIPE_FLAGS: dict[str, dict[str, Any]] = {
-    "steps": {"type": at_least(1), "metavar": "N", "help": "how many steps to train"},
-    "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences a step"},
+    "steps": {"type": at_least(1), "metavar": "N", "help": "training steps"},
+    "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences per step"},
     "micro_batch_size": {
         "type": at_least(1),
         "metavar": "N",
-        "help": "sequences at once, for memory",
+        "help": "sequences per forward pass, to save memory",
     },
     "learning_rate": {
         "type": number(minimum=0, exclusive=True),
         "metavar": "X",
-        "help": "Adam's, at its highest",
+        "help": "peak Adam learning rate",
     },
     "later_rate": {
         "type": number(minimum=0, exclusive=True),
         "metavar": "X",
-        "help": "factor for all layers but the first, reached after a tenth of the steps (such as "
-        "0.3)",
+        "help": "factor on the learning rate of all layers but the first, reached after a tenth of "
+        "the steps (such as 0.3)",
     },
     "adam_betas": {
         "type": number(minimum=0),
         "nargs": 2,
         "metavar": ("B1", "B2"),
-        "help": "decays of Adam's means",
+        "help": "decay rates of Adam's running means",
     },
-    "schedule": {"choices": ("constant", "cosine"), "help": "of the learning rate"},
+    "schedule": {
+        "choices": ("constant", "cosine"),
+        "help": "learning-rate schedule after the warm-up",
+    },
     "warmup": {
         "type": at_least(0),
         "metavar": "N",
-        "help": "steps over which the learning rate rises",
+        "help": "steps over which the learning rate rises from zero",
     },
     "initialisation": {
         "choices": ("tied", "default", "small", "torch", "mirrored"),
-        "help": "where to start",
+        "help": "initialisation of the weights",
     },
     "targets": {
         "choices": ("expected", "sampled"),
-        "help": "the true next distribution, or one draw from it",
+        "help": "the true next-token distribution, or one token drawn from it",
     },
     "loss": {
         "choices": ("mse", "cross-entropy"),
@@ -83,7 +87,7 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "supervision": {"choices": ("last", "all"), "help": "positions that have a target"},
     "evaluate_every": {"type": at_least(1), "metavar": "N", "help": "steps between evaluations"},
     "save_every": {"type": at_least(1), "metavar": "N", "help": "steps between saves"},
-    "device": {"metavar": "NAME", "help": "as torch names it (cpu)"},
+    "device": {"metavar": "NAME", "help": "torch device (cpu)"},
 }
 
 ARCHITECTURE_FLAGS = ("d_rel", "d_model")
@@ -98,13 +102,24 @@ RECIPES = """\
   Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry,
   mirrored breaks it the other way, default has uniform attention, small is N(0, 0.02)
   everywhere, torch is as PyTorch's own layers."""
-"""Written out, since what knows them is heavy to import; a test compares."""
+"""Written out because the recipes are expensive to import; a test compares the two."""
+ESTIMATOR_LABELS = {
+    "uniform": "uniform weights",
+    "one_step": "one-step MD (tuned)",
+    "two_step": "two-step MD (tuned)",
+    "exact_bayes": "exact posterior mean",
+}
+"""How the table of results calls the estimators of the held-out set."""
+READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
+"""What the summary repeats from the last evaluation."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
     parser.epilog = (
         f"recipes:\n{RECIPES}\n\nexamples:\n  mtdinterp train --order 4 --length 64 --out out/m4\n"
         "  mtdinterp train --architecture standard --recipe fast --seed 1\n"
+        "  mtdinterp train --task lag-specific --order 3 --length 32\n"
         "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
         "  mtdinterp train --resume out/paper"
     )
@@ -131,25 +146,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(0),
         default=0,
         metavar="D",
-        help="width of a hidden layer before the output (0: none)",
+        help="width of a hidden layer before the output (0 for none)",
     )
     parser.add_argument(
-        "--recipe", choices=("fast", "paper"), default="fast", help="the set of choices (fast)"
+        "--recipe", choices=("fast", "paper"), default="fast", help="named set of settings (fast)"
     )
-    group = parser.add_argument_group("parts of the recipe, each instead of what the recipe says")
+    group = parser.add_argument_group("override individual recipe settings")
     for name, settings in RECIPE_FLAGS.items():
         group.add_argument("--" + name.replace("_", "-"), dest=name, **settings)
     parser.add_argument(
         "--out",
         type=not_empty,
         metavar="DIR",
-        help="a new or empty directory (out/ and a name such as disentangled-m4-T64)",
+        help="a new or empty directory (default: out/disentangled-m4-T64 or similar)",
     )
     parser.add_argument(
         "--resume",
         type=not_empty,
         metavar="DIR",
-        help="go on with the run that is there, with its own settings",
+        help="resume the run in this directory with its own settings",
     )
     parser.add_argument(
         "--wandb",
@@ -161,15 +176,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Train, or resume a run, and print what it reached; returns the exit code."""
     _check(options)
-    out = Path(
-        options.resume
-        or options.out
-        or Path("out")
-        / model_name(
-            options.architecture, options.order, options.length, options.layers, options.seed
-        )
-    ).expanduser()
+    out = _directory(options)
     _check_directory(out, resume=bool(options.resume))
     with ExitStack() as stack:
         with stages(2) as stage:
@@ -180,27 +189,38 @@ def run(options: argparse.Namespace) -> int:
         interrupted = _train(running, options)
     result = {**_summary(running), "interrupted": interrupted is not None}
     print(json.dumps(result, indent=1) if options.json else _table(result))
-    if interrupted is not None:
-        print(
-            f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Go "
-            "on with:\n"
-            f"  mtdinterp train --resume {shlex.quote(str(running.path))}",
-            file=sys.stderr,
-        )
-        return 128 + interrupted
-    return 0
+    if interrupted is None:
+        return 0
+    print(
+        f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Resume "
+        f"with:\n  mtdinterp train --resume {shlex.quote(str(running.path))}",
+        file=sys.stderr,
+    )
+    return 128 + interrupted
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    """Where the run is or will be; by default a directory named after the model and the task."""
+    given = options.resume or options.out
+    if given:
+        return Path(given).expanduser()
+    name = model_name(
+        options.architecture, options.order, options.length, options.layers, options.seed
+    )
+    if options.task != DEFAULT_TASK:
+        name = f"{options.task}-{name}"
+    return Path("out") / name
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What can be refused before anything heavy is imported."""
+    """Refuse what can be refused before anything heavy is imported."""
     check_order_below_length(options)
     if options.wandb and importlib.util.find_spec("wandb") is None:
         raise ValueError("--wandb needs the wandb package: pip install wandb")
     given = [name for name in options.given if name not in ("resume", "wandb")]
     if options.resume and given:
         raise ValueError(
-            "--resume goes on with the run's own settings; leave out "
-            f"--{given[0].replace('_', '-')}"
+            f"--resume uses the run's own settings; leave out --{given[0].replace('_', '-')}"
         )
     for name in ARCHITECTURE_FLAGS:
         if name in given:
@@ -221,7 +241,7 @@ def _check_setting(architecture: str, name: str) -> None:
 
 
 def _check_directory(path: Path, resume: bool) -> None:
-    """Before anything heavy is imported."""
+    """Refuse a directory that cannot be resumed, or cannot hold a new run."""
     if resume:
         if not path.is_dir():
             zoo = "; the zoo's models hold no runs" if path.name in zoo_names() else ""
@@ -232,24 +252,23 @@ def _check_directory(path: Path, resume: bool) -> None:
             )
         if not os.access(path, os.W_OK):
             raise CheckpointError(
-                f"{path}: a run goes on where it was, and this directory cannot be written to"
+                f"{path}: a run is resumed in its own directory, and this one is not writable"
             )
     else:
         check_new(path, advice="; choose another with --out")
         parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise CheckpointError(
-                f"{path}: cannot be made, {parent} is not a directory that can be written to"
+                f"{path}: cannot be created, {parent} is not a directory that can be written to"
             )
 
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
-    from mtdinterp import MTDTask
-    from mtdinterp.registry import ARCHITECTURES
+    from mtdinterp.registry import ARCHITECTURES, TASKS
     from mtdinterp.training import recipe_for
     from mtdinterp.training.run import new_run
 
-    task = MTDTask.random(options.vocab_size, options.order, seed=options.task_seed)
+    task = TASKS[options.task].random(options.vocab_size, options.order, options.task_seed)
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
     changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
     recipe = recipe_for(
@@ -275,29 +294,28 @@ def _resume(path: Path) -> AbstractContextManager["Run"]:
 
 
 def _train(running: "Run", options: argparse.Namespace) -> int | None:
-    """Train to the end or to a signal that asks to stop, saving on the way; the signal."""
+    """Train to the end or until a signal asks to stop; returns that signal, or None."""
     trainer = running.trainer
     if trainer.finished:
-        running.save_evaluation()  # from the state, should these files be damaged
+        running.save_evaluation()  # repairs these files from the state if they are damaged
         print(f"mtdinterp train: {running.path} is finished already", file=sys.stderr)
         return None
     line = LiveLine(trainer.recipe.steps)
     stop: list[int] = []
+
+    def after_evaluation(trainer: "Trainer") -> None:
+        line.evaluated(trainer.step, live_evaluation(trainer.history[-1]))
+        log(trainer.history[-1])
+
+    def after_step(trainer: "Trainer") -> bool:
+        if not stop:
+            line.stepped(trainer.step)
+        return not stop
+
+    latest = live_evaluation(trainer.history[-1]) if trainer.history else ""
     with _on_interrupt(stop), _logging(options, running) as log:
-
-        def after_evaluation(trainer: "Trainer") -> None:
-            line.evaluated(trainer.step, live_evaluation(trainer.history[-1]))
-            log(trainer.history[-1])
-
-        def after_step(trainer: "Trainer") -> bool:
-            if not stop:
-                line.stepped(trainer.step)
-            return not stop
-
         try:
-            line.started(
-                trainer.step, live_evaluation(trainer.history[-1]) if trainer.history else ""
-            )
+            line.started(trainer.step, latest)
             running.train(after_step, after_evaluation)
         finally:
             line.close()
@@ -306,33 +324,29 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
 
 @contextmanager
 def _on_interrupt(stop: list[int]) -> Iterator[None]:
-    """Ctrl-C, being asked to terminate, or losing the terminal ends the run after the step it is
-    in; a second time ends it at once. Signals that somebody chose to ignore (nohup) stay so."""
-    terminals = [
-        stream.fileno() for stream in (sys.__stdout__, sys.__stderr__) if stream and stream.isatty()
-    ]
+    """Append a signal that asks to stop (Ctrl-C, SIGTERM, a lost terminal) to `stop`.
+
+    The run then ends after the current step; a second signal ends it at once. Signals that are
+    ignored already, as under nohup, stay ignored.
+    """
+    streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
+    terminals = [stream.fileno() for stream in streams if stream.isatty()]
 
     def handle(number: int, frame: Any) -> None:
-        if number == signal.SIGHUP:  # writing to a terminal that is gone is an error
-            with open(os.devnull, "wb") as nowhere:
-                for terminal in terminals:
-                    os.dup2(nowhere.fileno(), terminal)
-        if (
-            stop and number != signal.SIGHUP
-        ):  # a shell and the system may both tell of one lost terminal
+        if number == signal.SIGHUP:
+            _detach(terminals)
+        elif stop:
             raise KeyboardInterrupt
+        # SIGHUP may come twice for one lost terminal, from the shell and from the system.
         stop.append(number)
 
-    signals = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    try:
-        before = [signal.signal(number, handle) for number in signals]
-    except ValueError:  # not the main thread, where signals do not arrive
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread may set handlers, and signals arrive only there.
         yield
         return
+    before = [signal.signal(number, handle) for number in signals]
     try:
         yield
     finally:
@@ -340,38 +354,48 @@ def _on_interrupt(stop: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _detach(terminals: list[int]) -> None:
+    """Redirect a lost terminal to nowhere, because writing to it would be an error."""
+    with open(os.devnull, "wb") as nowhere:
+        for terminal in terminals:
+            os.dup2(nowhere.fileno(), terminal)
+
+
 def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextManager[Any]:
     from mtdinterp.training.tracking import tracker
 
     trainer = running.trainer
-    return tracker(
-        options.wandb,
-        running.path.name,
-        {
-            "recipe": trainer.recipe.to_dict(),
-            "model": trainer.model.config.to_dict(),
-            "seed": trainer.seed,
-            "order": trainer.task.order,
-        },
-    )
+    settings = {
+        "recipe": trainer.recipe.to_dict(),
+        "model": trainer.model.config.to_dict(),
+        "seed": trainer.seed,
+        "task": trainer.task.name,
+        "order": trainer.task.n_components,
+    }
+    return tracker(options.wandb, running.path.name, settings)
 
 
 def live_evaluation(entry: dict[str, Any]) -> str:
-    """One evaluation where there is little room."""
-    loss = "" if entry["loss"] is None else f"loss {entry['loss']:.5f} "
-    return (
-        f"{loss}KL {entry['kl']:.5f} {entry['ratio']:.3f}×MD β {_number(entry['beta'])} "
-        f"{entry['branch']}"
-    )
+    """One evaluation in a few characters."""
+    parts = [
+        f"KL {entry['kl']:.5f}",
+        f"{_number(entry['ratio'], 3)}×MD",
+        f"β {_number(entry['beta'])}",
+        entry["branch"],
+    ]
+    if entry["loss"] is not None:
+        parts.insert(0, f"loss {entry['loss']:.5f}")
+    return " ".join(parts)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
-    """A reading may be missing."""
+    """A reading rounded to some decimals, or a dash if it does not apply."""
     return "—" if value is None else f"{value:.{digits}f}"
 
 
 def _summary(running: "Run") -> dict[str, Any]:
     trainer = running.trainer
+    held_out = trainer.held_out
     last = trainer.history[-1]
     return {
         "checkpoint": str(running.path),
@@ -380,43 +404,38 @@ def _summary(running: "Run") -> dict[str, Any]:
         "evaluated_at": last["step"],
         "seconds": trainer.seconds,
         "attention_path": trainer.model.attention_path(training=True).name,
-        **{
-            key: last[key]
-            for key in ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
-        },
-        "optimal_beta": trainer.held_out.beta,
-        "kl_of_estimators": trainer.held_out.kl,
+        **{key: last[key] for key in READINGS},
+        "optimal_beta": held_out.beta,
+        "kl_of_estimators": held_out.kl,
+        "left_out": held_out.left_out,
     }
 
 
 def _table(result: dict[str, Any]) -> str:
-    names = {
-        "uniform": "uniform weights",
-        "one_step": "one-step MD (tuned)",
-        "two_step": "two-step MD (tuned)",
-        "exact_bayes": "exact posterior mean",
-    }
-    gain = (
-        ""
-        if result["gain"] is None
-        else f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
-    )
-    rows = [
-        ("this model", result["kl"]),
-        *((names[key], kl) for key, kl in result["kl_of_estimators"].items()),
-    ]
     lines = [
         f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
         f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard "
-        "error "
-        f"{result['kl_stderr']:.1g}:",
+        f"error {result['kl_stderr']:.1g}:",
+        _kl_line("this model", result["kl"]),
     ]
-    lines += [f"  {name:<22} {kl:.5f}" for name, kl in rows]
+    for name, kl in result["kl_of_estimators"].items():
+        lines.append(_kl_line(ESTIMATOR_LABELS[name], kl))
+    for name, reason in result["left_out"].items():
+        lines.append(f"  {ESTIMATOR_LABELS[name]:<22} not computed: {reason}")
+    gain = ""
+    if result["gain"] is not None:
+        gain = f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
+    beta = _number(result["beta"])
+    beta_r2 = _number(result["beta_r2"], 2)
     lines += [
-        f"ratio to one-step MD     {result['ratio']:.3f}",
-        f"β of the last layer      {_number(result['beta'])} (R² {_number(result['beta_r2'], 2)}; "
-        f"optimum {result['optimal_beta']:.1f})",
+        f"ratio to one-step MD     {_number(result['ratio'], 3)}",
+        f"β of the last layer      {beta} (R² {beta_r2}; optimum "
+        f"{_number(result['optimal_beta'])})",
         f"branch                   {result['branch']}{gain}",
         f"checkpoint               {result['checkpoint']}",
     ]
     return "\n".join(lines)
+
+
+def _kl_line(name: str, kl: float) -> str:
+    return f"  {name:<22} {kl:.5f}"

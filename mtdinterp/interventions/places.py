@@ -4,7 +4,6 @@ Everything is checked before the model runs. An error about a wrong name or inde
 ones.
 """
 
-
 from torch import Tensor
 
 from mtdinterp.checks import check_option

@@ -1,8 +1,7 @@
-"""Batches for training: drawn ahead in large chunks on a thread of their own, and a function of
-seed and step alone.
+"""Batches for training, drawn ahead in large chunks by a separate thread.
 
-Because a chunk depends on nothing but the seed and its number, a run that was stopped goes on with
-the very sequences it would have seen.
+A chunk depends only on the seed and its number, so a resumed run sees exactly the sequences that an
+uninterrupted run would have seen.
 """
 
 from collections.abc import Iterator
@@ -14,70 +13,80 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from mtdinterp.task import MTDTask, Sample
+from mtdinterp.tasks import Sample, Task
 from mtdinterp.training.recipes import Recipe
 
 CHUNK_TOKENS = 2**20
+"""Tokens per chunk: enough to make the cost of drawing one by one disappear."""
 TRAINING_SEED = 1
-"""Second word of the seed of training data, which keeps it apart from what is drawn to look at or
-to score."""
+"""Second word of the seed of training data, which separates it from evaluation and probe data."""
 
 
 @dataclass(frozen=True)
 class Batch:
+    """The sequences of one training step and what the model should predict after them."""
+
     tokens: Int64[Tensor, "batch pos"]
     targets: Float[Tensor, "batch *pos vocab"]
 
 
 def batches(
-    task: MTDTask, length: int, recipe: Recipe, seed: int, first_step: int = 0
+    task: Task, length: int, recipe: Recipe, seed: int, first_step: int = 0
 ) -> Iterator[Batch]:
-    """The batch of `first_step`, of the next one, and so on to the end of the recipe."""
-    each = max(1, min(recipe.steps, CHUNK_TOKENS // (recipe.batch_size * length)))
+    """The batches of `first_step` and of every later step of the recipe.
+
+    Args:
+        task: where sequences come from.
+        length: tokens per sequence.
+        recipe: decides the number of steps, the batch size and the targets.
+        seed: of the training data.
+        first_step: the step to start from, counted from 0.
+
+    Returns:
+        An iterator over batches; closing it stops the thread that draws them.
+    """
+    steps_per_chunk = CHUNK_TOKENS // (recipe.batch_size * length)
+    steps_per_chunk = max(1, min(recipe.steps, steps_per_chunk))
 
     def draw(chunk: int) -> list[Batch]:
-        data = task.sample(each * recipe.batch_size, length, seed=[seed, TRAINING_SEED, chunk])
-        tokens, targets = data.tokens.contiguous(), targets_of(task, data, recipe)
-        return [
-            Batch(*pair)
-            for pair in zip(
-                tokens.split(recipe.batch_size), targets.split(recipe.batch_size), strict=True
-            )
-        ]
+        n_sequences = steps_per_chunk * recipe.batch_size
+        data = task.sample(n_sequences, length, seed=[seed, TRAINING_SEED, chunk])
+        tokens = data.tokens.contiguous().split(recipe.batch_size)
+        targets = targets_of(task, data, recipe).split(recipe.batch_size)
+        return [Batch(*pair) for pair in zip(tokens, targets, strict=True)]
 
     with ThreadPoolExecutor(1, thread_name_prefix="mtdinterp-data") as worker:
-        pending = worker.submit(draw, first_step // each)
         step = first_step
+        pending = worker.submit(draw, step // steps_per_chunk)
         while step < recipe.steps:
-            chunk = pending.result()
-            if (step // each + 1) * each < recipe.steps:
-                pending = worker.submit(draw, step // each + 1)
-            for batch in chunk[step % each :]:
+            drawn = pending.result()
+            next_chunk = step // steps_per_chunk + 1
+            if next_chunk * steps_per_chunk < recipe.steps:
+                pending = worker.submit(draw, next_chunk)
+            for batch in drawn[step % steps_per_chunk :]:
                 if step >= recipe.steps:
                     return
                 yield batch
                 step += 1
 
 
-def targets_of(task: MTDTask, data: Sample, recipe: Recipe) -> Float[Tensor, "batch *pos vocab"]:
-    """What the recipe asks the model to predict, in float32: at the last position, or at every
-    one."""
-    last = recipe.supervision == "last"
+def targets_of(task: Task, data: Sample, recipe: Recipe) -> Float[Tensor, "batch *pos vocab"]:
+    """What the recipe asks the model to predict.
+
+    Args:
+        task: what the sequences were drawn from.
+        data: the sequences.
+        recipe: decides between true and sampled targets, and between the last and all positions.
+
+    Returns:
+        Distributions in float32, [batch, vocab] for the last position or [batch, pos, vocab].
+    """
+    last_only = recipe.supervision == "last"
     if recipe.targets == "expected":
-        return (data.next_probs if last else conditional_probs(task, data)).float()
+        if last_only:
+            return data.next_probs.float()
+        return task.true_next_everywhere(data.tokens, data.weights).float()
+    if last_only:
+        return F.one_hot(data.next_tokens, task.vocab_size).float()
     following = torch.cat([data.tokens[:, 1:], data.next_tokens[:, None]], dim=1)
-    return F.one_hot(following[:, -1] if last else following, task.vocab_size).float()
-
-
-def conditional_probs(task: MTDTask, data: Sample) -> Float[Tensor, "batch pos vocab"]:
-    """The true distribution of the token after every position: uniform while fewer than `order`
-    have been seen."""
-    batch_size, length = data.tokens.shape
-    probs = torch.full(
-        (batch_size, length, task.vocab_size), 1 / task.vocab_size, dtype=torch.float64
-    )
-    probs[:, task.order - 1 :] = 0
-    for lag in range(1, task.order + 1):
-        seen = data.tokens[:, task.order - lag : length - lag + 1]
-        probs[:, task.order - 1 :] += data.weights[:, lag - 1, None, None] * task.transition[seen]
-    return probs
+    return F.one_hot(following, task.vocab_size).float()

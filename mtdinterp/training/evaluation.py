@@ -1,105 +1,132 @@
-"""How good a model is: KL to the truth on fixed held-out sequences, next to estimators that are
-scored once."""
+"""How good a model is: KL to the truth on fixed held-out sequences, compared with estimators.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+The estimators are tuned and scored once, before training; the model is scored at every evaluation.
+"""
+
+from dataclasses import dataclass, field
 
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.estimators import (
-    exact_posterior_mean,
-    mirror_descent,
-    predict_next,
-    tune_learning_rate,
-    uniform_weights,
-)
-from mtdinterp.fitting.families import BAYES_NODES, BAYES_TOLERANCE
+from mtdinterp.errors import CannotCompute, RuleTooLarge
+from mtdinterp.estimators.mirror_descent import descend, tune_learning_rate
+from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import Score, kl_divergence, score
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import predictions
-from mtdinterp.task import MTDTask, Sample
+from mtdinterp.readings import predictions_of
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.tasks import Sample, Task
 
 HELD_OUT_SEED = (20_231, 2)
-"""Held-out sequences are the same for every model of a task and length."""
-N_SEQUENCES, LEAST_SEQUENCES, CELLS = 4096, 256, 2**28
-"""How many there are: fewer where sequences are so long that their attention would have more
-entries than `CELLS`."""
+"""Every model of a task and length is scored on the same sequences."""
+N_SEQUENCES = 4096
+LEAST_SEQUENCES = 256
+"""How many sequences there are at least, however long they are."""
+CELLS = 2**28
+"""Long sequences are fewer, so that attention has at most this many entries per head in total."""
 N_BAYES = 1024
-"""Sequences for the exact posterior mean, which may take tens of milliseconds for each."""
+"""Sequences for the exact posterior mean, which can take tens of milliseconds per sequence."""
+MIRROR_DESCENT_STEPS = {"one_step": 1, "two_step": 2}
+"""The tuned estimators, by their key in `HeldOut.kl`."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Sequences, and what the estimators reach on them: KL to the truth by name."""
+    """Held-out sequences of a task, and the KL to the truth that estimators reach on them."""
 
-    task: MTDTask
+    task: Task
     data: Sample
     kl: dict[str, float]
-    """uniform, one_step, two_step (both tuned), exact_bayes (where it can be computed)."""
-    beta: float
-    """β of tuned one-step mirror descent."""
+    """By estimator: uniform, one_step, two_step (mirror descent, both tuned), exact_bayes."""
+    beta: float | None
+    """β of tuned one-step mirror descent; None if it could not be tuned."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Estimators that have no entry in `kl`, with the reason in one sentence."""
 
     @classmethod
     def prepare(
-        cls, task: MTDTask, length: int, n_sequences: int | None = None, bayes: bool = True
+        cls, task: Task, length: int, n_sequences: int | None = None, bayes: bool = True
     ) -> "HeldOut":
+        """Draw the sequences, and tune and score the estimators.
+
+        Args:
+            task: where sequences come from.
+            length: tokens per sequence.
+            n_sequences: how many; if None, as many as `held_out_data` draws.
+            bayes: whether to compute the exact posterior mean, which is the slowest part.
+
+        Returns:
+            The sequences and the scores.
+        """
         data = held_out_data(task, length, n_sequences)
-        rates = {steps: tune_learning_rate(task, length, steps=steps) for steps in (1, 2)}
-        problem = (task.transition, data.tokens, task.order)
-        estimates: dict[str, Callable[[], Tensor]] = {
-            "uniform": lambda: uniform_weights(*problem),
-            "one_step": lambda: mirror_descent(*problem, rates[1].learning_rate),
-            "two_step": lambda: mirror_descent(*problem, rates[2].learning_rate, steps=2),
-        }
-        divergence = {
-            name: _divergence(task, data, estimate()) for name, estimate in estimates.items()
-        }
+        evidence = task.evidence(data.tokens)
+        divergence = {"uniform": _divergence(data, evidence, evidence.uniform)}
+        left_out: dict[str, str] = {}
+        betas: dict[str, float] = {}
+        for name, steps in MIRROR_DESCENT_STEPS.items():
+            try:
+                tuned = tune_learning_rate(task, length, steps=steps)
+            except CannotCompute as error:
+                left_out[name] = str(error)
+                continue
+            betas[name] = tuned.beta
+            weights = descend(evidence.likelihoods, tuned.learning_rate, steps)
+            divergence[name] = _divergence(data, evidence, weights)
         kl = {name: values.mean().item() for name, values in divergence.items()}
-        weights = _bayes(task, data) if bayes else None
-        if weights is not None:
-            # On some of the sequences, and the rest by how much it is below two-step mirror descent
-            # there.
-            below = divergence["two_step"][: len(weights)] - _divergence(task, data, weights)
-            kl["exact_bayes"] = kl["two_step"] - below.mean().item()
-        return cls(task, data, kl, rates[1].beta)
+        if bayes:
+            control = "two_step" if "two_step" in divergence else "uniform"
+            try:
+                kl["exact_bayes"] = _bayes_kl(data, evidence, divergence[control])
+            except RuleTooLarge as error:
+                left_out["exact_bayes"] = str(error)
+        return cls(task, data, kl, betas.get("one_step"), left_out)
 
     def score(self, model: LensTransformer) -> Score:
         """The model's KL to the truth at the last position."""
-        return score(self.data.next_probs, predictions(model, self.data.tokens))
+        return score(self.data.next_probs, predictions_of(model, self.data.tokens))
+
+    def ratio(self, kl: float) -> float | None:
+        """A KL divided by that of tuned one-step mirror descent; None if that is 0 or unknown."""
+        one_step = self.kl.get("one_step")
+        return kl / one_step if one_step else None
 
 
-def held_out_data(task: MTDTask, length: int, n_sequences: int | None = None) -> Sample:
-    """The sequences that every model of a task and length is scored on."""
+def held_out_data(task: Task, length: int, n_sequences: int | None = None) -> Sample:
+    """The sequences on which every model of a task and length is scored.
+
+    Args:
+        task: where sequences come from.
+        length: tokens per sequence.
+        n_sequences: how many; by default `N_SEQUENCES`, fewer if they are long.
+
+    Returns:
+        The sequences, the same at every call.
+    """
     if n_sequences is None:
         n_sequences = min(N_SEQUENCES, max(LEAST_SEQUENCES, CELLS // length**2))
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
 
 
-def _bayes(task: MTDTask, data: Sample) -> Float64[Tensor, "some lag"] | None:
-    """The exact posterior mean of the first sequences; None where many lags on long sequences need
-    too large a rule."""
-    weights = None
-    for n_sequences in (2, N_BAYES):  # two of them often tell at once
-        try:
-            weights = exact_posterior_mean(
-                task.transition,
-                data.tokens[:n_sequences],
-                task.order,
-                task.concentration,
-                BAYES_TOLERANCE,
-                BAYES_NODES,
-            )
-        except ValueError:
-            return None
-    return weights
+def _bayes_kl(data: Sample, evidence: Evidence, control: Float64[Tensor, " batch"]) -> float:
+    """Mean KL of the exact posterior mean, from the first `N_BAYES` sequences.
+
+    The difference from the control on those sequences varies less than the KL itself, so the mean
+    over all sequences is that of the control minus the mean difference.
+
+    Raises:
+        RuleTooLarge: if the posterior mean needs too many quadrature nodes.
+    """
+    bayes = ESTIMATORS["exact_bayes"]
+    # Two sequences are often enough to find out that the rule would be too large.
+    bayes.weights(evidence[:2])
+    weights = bayes.weights(evidence[:N_BAYES])
+    below_control = control[:N_BAYES] - _divergence(data, evidence[:N_BAYES], weights)
+    return control.mean().item() - below_control.mean().item()
 
 
 def _divergence(
-    task: MTDTask, data: Sample, weights: Float64[Tensor, "some lag"]
+    data: Sample, evidence: Evidence, weights: Float64[Tensor, "some component"]
 ) -> Float64[Tensor, " some"]:
     """KL(truth ‖ prediction) of the first sequences, as many as there are weights."""
-    some = len(weights)
-    return kl_divergence(
-        data.next_probs[:some], predict_next(task.transition, data.tokens[:some], weights)
-    )
+    truth = data.next_probs[: len(weights)]
+    return kl_divergence(truth, evidence.predict(weights))

@@ -1,5 +1,4 @@
-"""The training loop: steps, evaluations, and a state from which it goes on as if it had never
-stopped."""
+"""The training loop: steps, evaluations, and a state from which a run resumes bit-identically."""
 
 import json
 import logging
@@ -16,33 +15,37 @@ from torch import Tensor, nn
 from mtdinterp.models import LensTransformer, prediction_loss
 from mtdinterp.native import use_kernels
 from mtdinterp.native.threads import torch_on_one_thread
-from mtdinterp.readout import read, some_to_read
-from mtdinterp.task import MTDTask
+from mtdinterp.readings import read, readable_sequences
+from mtdinterp.tasks import Task
 from mtdinterp.training.data import Batch, batches
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.recipes import Recipe
 
 log = logging.getLogger("mtdinterp")
+EARLY_PARAMETERS = ("embed.", "blocks.0.")
+"""Prefixes of the parameters that always train at the full learning rate."""
 
 
 class DivergedError(ValueError):
-    """Training that left the finite numbers; what was saved before is still good."""
+    """Training produced values that are not finite; whatever was saved before is intact."""
 
 
 @dataclass(eq=False)
 class Trainer:
-    """A model in training. Everything that decides its next step is in the model, the optimizer and
-    `step`."""
+    """A model in training.
+
+    Everything that decides the next step is in the model, the optimizer and `step`.
+    """
 
     model: LensTransformer
-    task: MTDTask
+    task: Task
     recipe: Recipe
     seed: int
     held_out: HeldOut
     step: int = 0
     """Steps taken so far."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One entry an evaluation."""
+    """One entry per evaluation."""
     seconds: float = 0.0
     """Time spent in training so far, over all sessions."""
     losses: list[float] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Trainer:
         fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.fused = fused and self.recipe.device == "cpu" and use_kernels()
         self.optimizer = torch.optim.Adam(
-            [{"params": some} for some in self.parameter_groups()],
+            [{"params": group} for group in self.parameter_groups()],
             lr=self.recipe.learning_rate,
             betas=self.recipe.adam_betas,
             fused=fused,
@@ -66,6 +69,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
+        """Whether all steps of the recipe have been taken."""
         return self.step >= self.recipe.steps
 
     def run(
@@ -82,13 +86,14 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                # Around the fused step torch has only small things to do; without it, it has all of
-                # them.
+                # With the fused step, torch itself has only small operations left, which run
+                # faster on one thread. Without it, torch does everything.
                 with torch_on_one_thread() if self.fused else nullcontext():
                     self.losses.append(self.take_step(batch))
                 self.step += 1
                 now = time.perf_counter()
-                self.seconds, clock = self.seconds + now - clock, now
+                self.seconds += now - clock
+                clock = now
                 if self.step % self.recipe.evaluate_every == 0 or self.finished:
                     self.evaluate()
                     after_evaluation(self)
@@ -98,33 +103,32 @@ class Trainer:
             source.close()  # type: ignore[attr-defined]
 
     def parameter_groups(self) -> list[list[nn.Parameter]]:
-        """Those of the embedding and layer 1, and those after it; all of them together if they
-        share their rate."""
-        if (
-            self.recipe.later_rate == 1
-        ):  # as optimizer states have it that are older than the distinction
+        """The embedding and layer 1, and everything after; one group if they share their rate."""
+        if self.recipe.later_rate == 1:
+            # One group, as in optimizer states that were saved before the rates could differ.
             return [list(self.model.parameters())]
         early: list[nn.Parameter] = []
         later: list[nn.Parameter] = []
         for name, parameter in self.model.named_parameters():
-            (early if name.startswith(("embed.", "blocks.0.")) else later).append(parameter)
+            group = early if name.startswith(EARLY_PARAMETERS) else later
+            group.append(parameter)
         return [early, later]
 
     def take_step(self, batch: Batch) -> float:
-        """One update; the loss before it."""
-        device, size = self.recipe.device, self.recipe.micro_batch_size or len(batch.tokens)
-        early, *later = self.optimizer.param_groups
-        early["lr"] = self.recipe.rate_at(self.step)
-        for group in later:
-            group["lr"] = self.recipe.rate_at(self.step) * self.recipe.later_share(self.step)
+        """One update of the parameters; returns the loss before it."""
+        self._set_learning_rates()
         self.optimizer.zero_grad(set_to_none=True)
+        n_sequences = len(batch.tokens)
+        size = self.recipe.micro_batch_size or n_sequences
+        micro_batches = zip(batch.tokens.split(size), batch.targets.split(size), strict=True)
         total = 0.0
-        for tokens, targets in zip(
-            batch.tokens.split(size), batch.targets.split(size), strict=True
-        ):
-            share = len(tokens) / len(batch.tokens)
+        for tokens, targets in micro_batches:
+            share = len(tokens) / n_sequences
             loss = prediction_loss(
-                self.model, tokens.to(device), targets.to(device), self.recipe.loss
+                self.model,
+                tokens.to(self.recipe.device),
+                targets.to(self.recipe.device),
+                self.recipe.loss,
             )
             (loss if share == 1 else loss * share).backward()
             total += loss.item() * share
@@ -133,30 +137,39 @@ class Trainer:
         self.optimizer.step()
         return total
 
+    def _set_learning_rates(self) -> None:
+        rate = self.recipe.rate_at(self.step)
+        early, *later = self.optimizer.param_groups
+        early["lr"] = rate
+        for group in later:
+            group["lr"] = rate * self.recipe.later_share(self.step)
+
     def check_finite(self) -> None:
+        """Raise DivergedError unless all parameters are finite."""
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise self.diverged("weights are not finite")
 
     def diverged(self, what: str) -> DivergedError:
+        """The error to raise when something is not finite, with advice."""
         return DivergedError(
             f"{what} at step {self.step}: try a smaller learning rate than "
             f"{self.recipe.learning_rate:g}, or a longer warm-up"
         )
 
     def evaluate(self) -> dict[str, Any]:
-        """Score and read the model, and append what was found to the history."""
+        """Score and read the model, and append the result to the history."""
         self.check_finite()
         result = self.held_out.score(self.model)
         if not math.isfinite(result.kl):
             raise self.diverged("the model's predictions are not finite")
-        reading = read(self.model, self.task, some_to_read(self.held_out.data.tokens))
+        reading = read(self.model, self.task, readable_sequences(self.held_out.data.tokens))
         entry = {
             "step": self.step,
             "loss": sum(self.losses) / len(self.losses) if self.losses else None,
             "kl": result.kl,
             "kl_stderr": result.stderr,
             "clipped": result.clipped,
-            "ratio": result.kl / self.held_out.kl["one_step"],
+            "ratio": self.held_out.ratio(result.kl),
             "beta": reading.beta.value,
             "beta_r2": reading.beta.r2,
             "gain": reading.gain.value,
@@ -167,24 +180,20 @@ class Trainer:
             "seconds": self.seconds,
         }
         self.losses = []
-        # JSON has no word for what is not a number: a reading that does not apply is null.
-        self.history.append(
-            {
-                key: None if isinstance(value, float) and not math.isfinite(value) else value
-                for key, value in entry.items()
-            }
-        )
+        self.history.append({key: _for_json(value) for key, value in entry.items()})
         return self.history[-1]
 
     def state(self) -> dict[str, Any]:
-        """All that a run needs to go on, as tensors and plain values; never one that cannot go
-        on."""
+        """Everything that resuming needs, as tensors and plain values.
+
+        Raises:
+            DivergedError: if the weights are not finite; such a state could not be resumed.
+        """
         self.check_finite()
+        weights = self.model.state_dict()
         return {
             "step": self.step,
-            "model": {
-                name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()
-            },
+            "model": {name: tensor.detach().cpu() for name, tensor in weights.items()},
             "optimizer": self.optimizer.state_dict(),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             "history": json.dumps(self.history),
@@ -193,7 +202,7 @@ class Trainer:
         }
 
     def circumstances(self) -> dict[str, Any]:
-        """What else decides the last bits of a step."""
+        """Properties of the machine that affect the last bits of a step."""
         return {
             "threads": torch.get_num_threads(),
             "fused": self.fused,
@@ -201,10 +210,18 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to where `state` was taken."""
+        """Return to the point at which `state` was taken."""
         weights: dict[str, Tensor] = state["model"]
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step = state["step"]
+        self.seconds = state["seconds"]
         self.losses = state["losses"].tolist()
         self.history = json.loads(state["history"])
+
+
+def _for_json(value: Any) -> Any:
+    """The value, or None for NaN (a reading that does not apply), which JSON cannot hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

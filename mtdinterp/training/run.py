@@ -1,11 +1,10 @@
-"""A run in a directory: a checkpoint that can be loaded at any instant, and a state from which it
-goes on.
+"""A run in a directory: a checkpoint that always loads, and a state from which the run resumes.
 
-Every file is replaced in one step, and everything that decides how training goes on is in one of
-them, `training.pt`, so a run that is killed anywhere leaves a directory that loads and resumes. The
-checkpoint is the model at its last evaluation, which is the last line of its history as it is
-loaded; the state may be from before or after that. The directory is locked while a run writes to
-it; the lock ends with the process, however that ends.
+Every file is replaced atomically, and everything that decides how training continues is in one of
+them, `training.pt`. A run that is killed at any moment leaves a directory that loads and resumes.
+The checkpoint is the model at its last evaluation, which is the last line of its history as loaded;
+the state may be older or newer. The directory is locked while a run writes to it, and the lock ends
+with the process, however that ends.
 """
 
 import errno
@@ -39,7 +38,7 @@ from mtdinterp.checkpoints.load import build
 from mtdinterp.checkpoints.replace import locked, open_to_umask, replacing, staged
 from mtdinterp.checkpoints.save import describe, write_config, write_history, write_weights
 from mtdinterp.models import LensTransformer
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
@@ -53,15 +52,14 @@ UNREADABLE = (
     AttributeError,
     TypeError,
     struct.error,
-    pickle.UnpicklingError,
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a damaged or foreign file may raise."""
+"""What torch and zipfile raise for a damaged or foreign file."""
 RUN_PARTS = ("model", "task", "recipe", "seeds")
-"""What of a configuration decides how a run goes on."""
+"""The parts of a configuration that decide how a run continues."""
 SAVE_SECONDS = 300.0
-"""The state is saved after this time at the latest, however few steps that were."""
+"""The state is saved at least this often, however slow the steps are."""
 
 log = logging.getLogger("mtdinterp")
 
@@ -70,13 +68,24 @@ log = logging.getLogger("mtdinterp")
 def new_run(
     path: str | os.PathLike,
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     recipe: Recipe,
     seeds: dict[str, int],
     held_out: HeldOut | None = None,
 ) -> Iterator["Run"]:
-    """Initialise the model and begin a run in a new or empty directory. `seeds` has "model", and
-    "task" if known."""
+    """Initialise the model and start a run in a new or empty directory.
+
+    Args:
+        path: the directory.
+        model: what to train; its parameters are overwritten by the recipe's initialisation.
+        task: what to train it on.
+        recipe: how to train it.
+        seeds: "model" decides the initialisation and the data; "task" is recorded if known.
+        held_out: what the model is evaluated on; prepared from the task if None.
+
+    Returns:
+        A context manager whose value is the run; the directory is locked while it lasts.
+    """
     target = Path(path).expanduser().resolve()
     check_new(target)
     _check_device(recipe.device)
@@ -94,7 +103,7 @@ def new_run(
             staging.rename(target)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise CheckpointError(f"{target}: another run began there first") from error
+                raise CheckpointError(f"{target}: another run started there first") from error
             raise
         run.path = target
         yield run
@@ -102,7 +111,15 @@ def new_run(
 
 @contextmanager
 def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Iterator["Run"]:
-    """Go on with the run in a directory, from where it was last saved."""
+    """Resume the run in a directory from where it was last saved.
+
+    Args:
+        path: the directory.
+        held_out: what the model is evaluated on; prepared from the task if None.
+
+    Returns:
+        A context manager whose value is the run; the directory is locked while it lasts.
+    """
     source = Path(path).expanduser().resolve()
     if not source.is_dir():
         raise CheckpointError(f"{source}: no such directory to resume")
@@ -111,41 +128,63 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
         state = read_state(source)
         if state["config_sha256"] != config_digest(config, RUN_PARTS):
             raise CheckpointError(
-                f"{source}: {TRAINING} belongs to another config.json, or that one was changed"
+                f"{source}: {TRAINING} belongs to another config.json, or config.json was changed"
             )
         model, task = build(source, config)
-        recipe, seed = Recipe.from_dict(config["recipe"]), int(config["seeds"]["model"])
+        recipe = Recipe.from_dict(config["recipe"])
         _check_device(recipe.device)
         held_out = held_out or HeldOut.prepare(task, model.config.length)
-        try:
+        seed = int(config["seeds"]["model"])
+        with _refusing_foreign_state(source):
+            # The dtype comes first: it decides which optimizer and which kernels are used.
             model.to(next(iter(state["model"].values())).dtype)
             trainer = Trainer(model, task, recipe, seed, held_out)
             trainer.restore(state)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            reason = str(error).splitlines()[0]
-            raise CheckpointError(
-                f"{source}: {TRAINING} does not fit its config.json ({reason})"
-            ) from error
-        for name, now in trainer.circumstances().items():
-            if state.get(name, now) != now:
-                log.warning(
-                    "mtdinterp: this run had %s = %s and goes on with %s: its last bits will "
-                    "differ from a run "
-                    "that was never stopped",
-                    name,
-                    state[name],
-                    now,
-                )
+        _warn_of_changes(trainer, state)
         for left_behind in source.glob(UNFINISHED + "*"):
             left_behind.unlink(missing_ok=True)
         yield Run(source, trainer, config)
 
 
+@contextmanager
+def _refusing_foreign_state(source: Path) -> Iterator[None]:
+    """One error for whatever torch raises when training.pt has unexpected contents."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{source}: {TRAINING} does not fit its config.json ({reason})"
+        ) from error
+
+
+def _warn_of_changes(trainer: Trainer, state: dict[str, Any]) -> None:
+    """Log each property of the machine that differs from the one the state was saved on."""
+    for name, now in trainer.circumstances().items():
+        before = state.get(name, now)
+        if before != now:
+            log.warning(
+                "mtdinterp: this run had %s = %s and resumes with %s: its last bits will differ "
+                "from those of an uninterrupted run",
+                name,
+                before,
+                now,
+            )
+
+
 class Run:
-    """A trainer and the directory that follows it."""
+    """A trainer and the directory in which its progress is saved."""
 
     def __init__(self, path: Path, trainer: Trainer, config: dict[str, Any]) -> None:
-        self.path, self.trainer, self.config = path, trainer, config
+        """
+        Args:
+            path: the directory.
+            trainer: what is trained.
+            config: the contents of the directory's config.json.
+        """
+        self.path = path
+        self.trainer = trainer
+        self.config = config
         self.saved_at = time.monotonic()
 
     def train(
@@ -153,19 +192,16 @@ class Run:
         after_step: Callable[[Trainer], bool] = lambda trainer: True,
         after_evaluation: Callable[[Trainer], None] = lambda trainer: None,
     ) -> None:
-        """Train to the end, or until `after_step` returns False, saving on the way and at the
-        end."""
+        """Train to the end or until `after_step` returns False, and save regularly."""
 
         def evaluated(trainer: Trainer) -> None:
             self.save_evaluation()
             after_evaluation(trainer)
 
         def stepped(trainer: Trainer) -> bool:
-            due = (
-                trainer.step % trainer.recipe.save_every == 0
-                or time.monotonic() - self.saved_at > SAVE_SECONDS
-            )
-            if due and not trainer.finished:
+            by_steps = trainer.step % trainer.recipe.save_every == 0
+            by_time = time.monotonic() - self.saved_at > SAVE_SECONDS
+            if (by_steps or by_time) and not trainer.finished:
                 self.save_state()
             return after_step(trainer)
 
@@ -173,14 +209,13 @@ class Run:
         self.save_state()
 
     def save_evaluation(self) -> None:
-        """The model as it was evaluated just now, and the history to there; the state has its own
-        copies."""
+        """Write the model as just evaluated and the history so far, for those who load it."""
         history = self.trainer.history
         write_history(self.path, history)
         write_weights(self.path, self.trainer.model, self.config, history[-1] if history else None)
 
     def save_state(self) -> None:
-        """What resuming goes by, alone."""
+        """Write training.pt, the only file that resuming depends on besides config.json."""
         state = {
             **self.trainer.state(),
             "schema": SCHEMA,
@@ -194,28 +229,20 @@ class Run:
 
 
 def read_state(source: Path) -> dict[str, Any]:
-    """The contents of training.pt: tensors and plain values; anything else in it is refused, not
-    executed."""
+    """The contents of training.pt: tensors and plain values.
+
+    Anything else in the file is refused, never executed.
+    """
     path = source / TRAINING
     try:
-        content = io.BytesIO(path.read_bytes())
-        with zipfile.ZipFile(
-            content
-        ) as archive:  # torch's own format, whose checksums torch does not look at
-            if archive.testzip() is not None:
-                raise zipfile.BadZipFile
-        content.seek(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about foreign pickles, which are refused anyway
-            state = torch.load(content, map_location="cpu", weights_only=True)
+        state = _load_plain(path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
+    except pickle.UnpicklingError as error:
+        reason = "it holds more than tensors and plain values"
+        raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     except UNREADABLE as error:
-        reason = (
-            "it holds more than tensors and plain values"
-            if isinstance(error, pickle.UnpicklingError)
-            else "it cannot be read"
-        )
+        reason = "it cannot be read"
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     if not isinstance(state, dict) or state.get("schema") != SCHEMA or "config_sha256" not in state:
         raise CheckpointError(
@@ -224,10 +251,21 @@ def read_state(source: Path) -> dict[str, Any]:
     return state
 
 
+def _load_plain(content: bytes) -> Any:
+    """Read a file of torch.save, checking the archive's checksums, which torch ignores."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile
+    with warnings.catch_warnings():
+        # torch warns about foreign pickles, which are refused anyway.
+        warnings.simplefilter("ignore")
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
 def _check_device(name: str) -> None:
+    """Raise ValueError if torch cannot use the device."""
     try:
         torch.zeros((), device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"device: {name!r} cannot be used here ({str(error).splitlines()[0]})"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {name!r} cannot be used here ({reason})") from error

@@ -1,4 +1,4 @@
-"""Optional logging to Weights & Biases: offline unless the environment says otherwise."""
+"""Optional logging to Weights & Biases, offline unless the environment says otherwise."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +10,17 @@ from typing import Any
 def tracker(
     project: str | None, name: str, config: Mapping[str, Any]
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function to call with every evaluation; without a project it does nothing.
+    """Log evaluations while the context lasts.
 
-    A run that is resumed is another run there, of the same group.
+    A resumed run is logged as a new run in the same group.
+
+    Args:
+        project: the Weights & Biases project; None to log nothing.
+        name: of the run and its group.
+        config: settings to store with the run.
+
+    Returns:
+        A context manager whose value is a function to call with every evaluation.
     """
     if project is None:
         yield lambda entry: None

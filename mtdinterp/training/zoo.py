@@ -1,32 +1,31 @@
-"""The models of the zoo as what they are trained from: task, shape, recipe and seed; and a run that
-trains one.
+"""The models of the zoo as what they are trained from: task, shape, recipe and seed.
 
-`scripts/build_zoo` stores them in the package, `mtdinterp reproduce --train` trains the same ones
-anew.
+`scripts/build_zoo` trains them and stores them in the package; `mtdinterp reproduce --train` trains
+the same ones again.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import CheckpointError, model_name
-from mtdinterp.checkpoints.digests import config_digest
 from mtdinterp.checkpoints.load import build
-from mtdinterp.checkpoints.save import describe
 from mtdinterp.models import LensTransformer
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 from mtdinterp.training.recipes import Recipe, recipe_for
 from mtdinterp.training.run import Run, new_run, resumed_run
 
-VOCAB_SIZE, TASK_SEED = 5, 0
+VOCAB_SIZE = 5
+TASK_SEED = 0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model; all of them learn the task of seed 0 for their order."""
+    """One model; all models of an order learn the same task, that of seed 0."""
 
     order: int
     length: int
@@ -35,49 +34,59 @@ class Entry:
     seed: int = 0
     recipe: str = "fast"
     changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the recipe that differ from the named one."""
     suffix: str = ""
+    """Added to the name of a model that is trained in an unusual way."""
 
     @property
     def name(self) -> str:
-        return (
-            model_name(self.architecture, self.order, self.length, self.layers, self.seed)
-            + self.suffix
-        )
+        """What the zoo calls the model."""
+        name = model_name(self.architecture, self.order, self.length, self.layers, self.seed)
+        return name + self.suffix
 
     @property
     def seeds(self) -> dict[str, int]:
+        """The seeds of task and model, as a checkpoint stores them."""
         return {"task": TASK_SEED, "model": self.seed}
 
     @property
     def task(self) -> MTDTask:
+        """What the model learns."""
         return zoo_task(self.order)
 
     @property
     def full_recipe(self) -> Recipe:
+        """The recipe with its changes."""
         return recipe_for(self.recipe, self.architecture, self.layers, **self.changes)
 
     def model(self) -> LensTransformer:
-        """Not initialised yet."""
+        """The model before its initialisation."""
         return new_model(
             self.architecture, VOCAB_SIZE, self.length, self.layers, n_components=self.order
         )
 
     def made(self, config: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint with this configuration comes from just this task, shape, recipe and
-        seed."""
-        wanted, (model, _) = self.model(), build(Path(self.name), config)
-        own = describe(wanted, self.task, self.full_recipe.to_dict(), self.seeds)
-        # Older files may lack a field of the model or the recipe that has its default.
-        try:
-            same = (
-                model.config == wanted.config
-                and Recipe.from_dict(config["recipe"] or {}) == self.full_recipe
-            )
-        except (TypeError, ValueError):  # a construction, or a recipe of another version
-            return False
-        return same and config_digest(own, ("task", "seeds")) == config_digest(
-            config, ("task", "seeds")
+        """Whether a checkpoint with this configuration was trained from this entry."""
+        model, task = build(Path(self.name), config)
+        return (
+            model.config == self.model().config
+            and task == self.task
+            and _complete(config.get("recipe")) == _as_json(self.full_recipe.to_dict())
+            and config.get("seeds") == self.seeds
         )
+
+
+def _complete(stored: Any) -> dict[str, Any]:
+    """A stored recipe, with the defaults of fields that older files do not have."""
+    given = stored if isinstance(stored, dict) else {}
+    defaults = {entry.name: entry.default for entry in fields(Recipe)}
+    known = {name: value for name, value in defaults.items() if value is not MISSING}
+    return _as_json({**known, **given})
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values as they come back from a JSON file, where tuples are lists."""
+    return json.loads(json.dumps(values))
 
 
 def zoo_task(order: int) -> MTDTask:
@@ -86,16 +95,21 @@ def zoo_task(order: int) -> MTDTask:
 
 
 ENTRIES = (
-    *(
-        Entry(order, length)
-        for length in (64, 128, 256)
-        for order in (3, 4, 5)
-        if (order, length) != (5, 256)
-    ),
+    Entry(3, 64),
+    Entry(4, 64),
+    Entry(5, 64),
+    Entry(3, 128),
+    Entry(4, 128),
+    Entry(5, 128),
+    Entry(3, 256),
+    Entry(4, 256),
     Entry(5, 256, changes={"steps": 20_000}),  # after 8000 it is at 1.16 × one-step mirror descent
-    *(Entry(order, 64, "standard") for order in (3, 4, 5)),
+    Entry(3, 64, "standard"),
+    Entry(4, 64, "standard"),
+    Entry(5, 64, "standard"),
     Entry(4, 128, "standard"),
-    *(Entry(3, length, layers=5, seed=seed) for length in (64, 128) for seed in (0, 1, 2)),
+    *(Entry(3, 64, layers=5, seed=seed) for seed in (0, 1, 2)),
+    *(Entry(3, 128, layers=5, seed=seed) for seed in (0, 1, 2)),
     Entry(4, 64, changes={"initialisation": "mirrored"}, suffix="-mirrored"),
     *(Entry(order, 64, recipe="paper", suffix="-paper") for order in (4, 3, 5)),
     *(Entry(4, 64, seed=seed, recipe="paper", suffix="-paper") for seed in (1, 2)),
@@ -105,18 +119,23 @@ ENTRIES = (
 
 @contextmanager
 def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
-    """The run of a model in a directory: the one that is there, if it is of this model, or a new
-    one."""
-    model, recipe = entry.model(), entry.full_recipe
+    """Start the run of a model in a directory, or resume the one that the directory holds.
+
+    Args:
+        entry: the model.
+        directory: new, empty, or with a run of this model.
+
+    Returns:
+        A context manager whose value is the run.
+    """
     if not directory.exists() or not any(directory.iterdir()):
-        with new_run(directory, model, entry.task, recipe, entry.seeds) as run:
+        with new_run(directory, entry.model(), entry.task, entry.full_recipe, entry.seeds) as run:
             yield run
         return
     with resumed_run(directory) as run:
         if not entry.made(run.config):
             raise CheckpointError(
-                f"{directory}: the run that is there is not that of {entry.name} as it is made "
-                "now; "
+                f"{directory}: holds a run that differs from {entry.name} as it is trained now; "
                 "remove it, or choose another directory"
             )
         yield run

@@ -6,8 +6,11 @@ import dataclasses
 import pytest
 import torch
 
+from mtdinterp import LagSpecificMTDTask
 from mtdinterp.architectures import start_names
 from mtdinterp.architectures.starts import spread_code
+from mtdinterp.errors import RuleTooLarge
+from mtdinterp.estimators import predict_next
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -15,7 +18,7 @@ from mtdinterp.models import (
     StandardTransformer,
     prediction_loss,
 )
-from mtdinterp.task import MTDTask, predict_next
+from mtdinterp.tasks import MTDTask
 from mtdinterp.training import (
     PAPER,
     DivergedError,
@@ -26,7 +29,7 @@ from mtdinterp.training import (
     initialise,
     recipe_for,
 )
-from mtdinterp.training.data import batches, conditional_probs, targets_of
+from mtdinterp.training.data import batches, targets_of
 
 TASK = MTDTask.random(3, 2, seed=0)
 LENGTH = 12
@@ -143,18 +146,56 @@ def test_layers_may_have_rates_of_their_own():
         assert {round(distance, 4) for distance in moved.values()} >= {0.01, 0.0025}
 
 
-def test_a_posterior_mean_that_is_too_dear_for_some_sequences_is_left_out(monkeypatch):
-    def refuse_many(transition, tokens, *arguments):
-        if len(tokens) > 2:
-            raise ValueError("8 of 1024 sequences need more nodes")
-        return torch.full((len(tokens), 2), 0.5, dtype=torch.float64)
+def test_a_posterior_mean_that_is_too_expensive_for_some_sequences_is_left_out(monkeypatch):
+    def refuse_many(evidence, *arguments):
+        if len(evidence) > 2:
+            raise RuleTooLarge("8 of 1024 sequences need more nodes")
+        return evidence.uniform
 
-    monkeypatch.setattr("mtdinterp.training.evaluation.exact_posterior_mean", refuse_many)
-    assert set(HeldOut.prepare(TASK, LENGTH, n_sequences=50).kl) == {
-        "uniform",
-        "one_step",
-        "two_step",
-    }
+    monkeypatch.setattr("mtdinterp.estimators.exact_bayes.posterior_mean_of", refuse_many)
+    held_out = HeldOut.prepare(TASK, LENGTH, n_sequences=50)
+    assert set(held_out.kl) == {"uniform", "one_step", "two_step"}
+    assert held_out.left_out == {"exact_bayes": "8 of 1024 sequences need more nodes"}
+
+
+def test_another_error_of_the_posterior_mean_is_not_hidden(monkeypatch):
+    def broken(evidence, *arguments):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("mtdinterp.estimators.exact_bayes.posterior_mean_of", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        HeldOut.prepare(TASK, LENGTH, n_sequences=50)
+
+
+def test_a_task_without_anything_to_tune_trains_without_a_ratio():
+    """With equal rows every lag explains every token equally well, so no rate is better."""
+    task = MTDTask(torch.full((3, 3), 1 / 3), 2)
+    held_out = HeldOut.prepare(task, LENGTH, n_sequences=50)
+    assert set(held_out.kl) == {"uniform", "exact_bayes"}
+    assert set(held_out.left_out) == {"one_step", "two_step"}
+    assert "nothing to tune" in held_out.left_out["one_step"]
+    assert held_out.beta is None
+    trainer = Trainer(disentangled(), task, dataclasses.replace(TINY, steps=2), 0, held_out)
+    trainer.run()
+    assert [entry["ratio"] for entry in trainer.history] == [None, None]
+    assert trainer.history[-1]["kl"] > 0
+
+
+@pytest.mark.parametrize("supervision", ["last", "all"])
+def test_every_kind_of_task_trains(supervision):
+    task = LagSpecificMTDTask.random(3, 2, seed=0)
+    held_out = HeldOut.prepare(task, LENGTH, n_sequences=200)
+    assert set(held_out.kl) == {"uniform", "one_step", "two_step", "exact_bayes"}
+    assert held_out.kl["exact_bayes"] < held_out.kl["one_step"] < held_out.kl["uniform"]
+    recipe = dataclasses.replace(TINY, steps=150, evaluate_every=150, supervision=supervision)
+    model = disentangled()
+    initialise(model, "default", 0)
+    trainer = Trainer(model, task, recipe, 0, held_out)
+    trainer.run()
+    assert trainer.history[-1]["kl"] < trainer.history[0]["kl"]
+    assert trainer.history[-1]["ratio"] > 0
+    # There is no single matrix that layer 1 could show.
+    assert trainer.history[-1]["transition_kl"] is None
 
 
 def test_several_heads_do_not_change_the_depth_of_a_recipe():
@@ -185,7 +226,7 @@ def test_data_goes_on_where_it_would_have(first_step, monkeypatch):
 
 def test_conditional_probabilities_are_those_of_every_prefix():
     data = TASK.sample(5, LENGTH, seed=1)
-    probs = conditional_probs(TASK, data)
+    probs = TASK.true_next_everywhere(data.tokens, data.weights)
     assert torch.allclose(probs[:, : TASK.order - 1], torch.full((), 1 / 3, dtype=torch.float64))
     for position in range(TASK.order - 1, LENGTH):
         expected = predict_next(TASK.transition, data.tokens[:, : position + 1], data.weights)
