@@ -15,9 +15,11 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import NO_LEVEL, clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import predictions
+from mtdinterp.pages.blocks import Block, Map, Maps, Table, Text
+from mtdinterp.readings import predictions_of
+from mtdinterp.results import Result
 
 KINDS = {
     "resid_pre": "the whole stream before a layer",
@@ -29,6 +31,20 @@ DIRECTIONS = {
     "denoise": "clean activations into the corrupted run",
     "noise": "corrupted activations into the clean run",
 }
+SWEPT = {
+    "resid_pre": ("before layer", "stream"),
+    "attn_out": ("written by layer", "output"),
+    "block": ("before layer", "block"),
+    "head": ("written by layer", "head"),
+}
+"""For each kind of sweep, where its places are and what its parts are called."""
+SWEPT_RUNS = {
+    "denoise": "The clean run's activations are put into the corrupted run, one place at a time",
+    "noise": "The corrupted run's activations are put into the clean run, one place at a time",
+}
+"""For each direction of a sweep, what is patched."""
+STRONGEST = 6
+"""How many patched places the report lists."""
 CELLS_AT_ONCE = 2**22
 """Attention entries a layer of the patched runs that go through the model together."""
 
@@ -36,8 +52,8 @@ Metric = Callable[[Float[Tensor, "batch vocab"]], Tensor | float]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, eq=False)
-class SweepResult:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SweepResult(Result):
     """A metric of the predictions for every patched place."""
 
     kind: str
@@ -80,6 +96,38 @@ class SweepResult:
             f"{self.values[layer, position, part].item():.4g}."
         )
 
+    def blocks(self) -> list[Block]:
+        """Which share of the way from the corrupted to the clean run each patch covers."""
+        way = self.clean - self.corrupted
+        if not abs(way) > NO_LEVEL:
+            return [Text(("Both runs predict the same, so there is nothing to restore.",))]
+        where, part_name = SWEPT[self.kind]
+        panels = []
+        for layer in range(len(self.values)):
+            effects = self.effects(layer)
+            shares = torch.stack(list(effects.values())) / way
+            panels.append(Map(f"{where} {layer + 1}", shares, tuple(effects)))
+        share = (self.values - self.unpatched) / way
+        rows = []
+        for layer, position, part in self.strongest(STRONGEST):
+            restored = f"{share[layer, position, part].item():+.1%}"
+            rows.append((str(layer + 1), str(position), self.parts[part], restored))
+        return [
+            Text(
+                (f"{SWEPT_RUNS[self.direction]} ({self.n_sequences} pairs of sequences).",), "soft"
+            ),
+            Maps(
+                "What restores the clean prediction",
+                tuple(panels),
+                max(share.nan_to_num().abs().max().item(), NO_LEVEL),
+                part_name,
+                "position",
+                changes=True,
+                note="Blue moves the prediction towards the clean one, red away from it.",
+            ),
+            Table(("layer", "position", part_name, "restored"), tuple(rows)),
+        ]
+
 
 def patch_sweep(
     model: LensTransformer,
@@ -106,7 +154,10 @@ def patch_sweep(
             f"{list(second.shape)}"
         )
     with torch.no_grad():
-        outputs = {"clean": predictions(model, first), "corrupted": predictions(model, second)}
+        outputs = {
+            "clean": predictions_of(model, first),
+            "corrupted": predictions_of(model, second),
+        }
         measure = metric or _distance_to(outputs["clean"])
         into, taken = (second, first) if direction == "denoise" else (first, second)
         layers = [
@@ -123,12 +174,14 @@ def patch_sweep(
     for layer, found in enumerate(layers):
         values[layer, :, : found.shape[1]] = found
     return SweepResult(
-        kind,
-        direction,
-        values,
-        names,
-        float(measure(outputs["clean"])),
-        float(measure(outputs["corrupted"])),
+        kind=kind,
+        direction=direction,
+        values=values,
+        parts=names,
+        clean=float(measure(outputs["clean"])),
+        corrupted=float(measure(outputs["corrupted"])),
+        n_sequences=len(first),
+        seed=None,
     )
 
 

@@ -22,7 +22,7 @@ from mtdinterp.interventions import (
     transplant_attention,
 )
 from mtdinterp.models import new_model
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 LENGTH, BETA = 32, 12.0
 TASK = MTDTask.random(5, 3, seed=0)
