@@ -29,6 +29,8 @@ class Variable:
     """Its formula: from the evidence, the variables before it, and the constants."""
     per_step: bool = False
     """Whether it lives at every observed position; otherwise at the last one only."""
+    as_attention: bool = False
+    """Whether it can be a layer's attention over the components; otherwise layers write it."""
 
 
 class Algorithm(Estimator):

@@ -20,6 +20,7 @@ RESPONSIBILITIES = Variable(
     "γ",
     lambda evidence, values, constants: evidence.responsibilities(),
     per_step=True,
+    as_attention=True,
 )
 MEAN_RESPONSIBILITIES = Variable(
     "mean_responsibilities",
@@ -54,6 +55,7 @@ class OneStep(Algorithm):
             lambda evidence, values, constants: one_step_weights(
                 values["mean_responsibilities"], constants["beta"]
             ),
+            as_attention=True,
         ),
     )
 

@@ -89,9 +89,9 @@ class TwoStep(Algorithm):
     variables = (
         RESPONSIBILITIES,
         MEAN_RESPONSIBILITIES,
-        Variable("first_weights", "w¹", _first_weights),
+        Variable("first_weights", "w¹", _first_weights, as_attention=True),
         Variable("reweighted", "Γ²", _reweighted),
-        Variable("weights", "w", _weights),
+        Variable("weights", "w", _weights, as_attention=True),
     )
 
     def default_constants(self, evidence: Evidence) -> Constants:

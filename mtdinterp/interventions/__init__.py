@@ -1,4 +1,7 @@
-"""Interventions on runs: patches, sweeps, transplants, steering, interchange and circuits."""
+"""Change a run and measure what follows.
+
+Patches and sweeps, steering and transplants, interchanges, and minimal circuits.
+"""
 
 from mtdinterp.interventions.circuit import (
     Circuit,
@@ -12,13 +15,12 @@ from mtdinterp.interventions.interchange import Interchange, interchange
 from mtdinterp.interventions.patching import PatchResult, patch
 from mtdinterp.interventions.steering import (
     DoseResponse,
-    Transplant,
     dose_response,
     steer_weights,
     steering_edit,
-    transplant_attention,
 )
 from mtdinterp.interventions.sweep import SweepResult, patch_sweep
+from mtdinterp.interventions.transplants import Transplant, transplant_attention
 
 __all__ = [
     "Circuit",

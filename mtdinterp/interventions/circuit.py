@@ -14,18 +14,21 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.criteria import CONSTANT_EDGE, FEW_EDGES, NO_GAP
+from mtdinterp.explanation import Explanation
 from mtdinterp.interventions.edges import Edge, contributions, edges_of, run_edges, with_edges
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
 from mtdinterp.models import DisentangledTransformer, LensTransformer
+from mtdinterp.pages.blocks import Block, Heading, Table, Text
+from mtdinterp.results import Result
 
-CONSTANT = 1e-10
-"""Variance over sequences, relative to the mean square, below which an edge counts as constant."""
 FEWEST_SEQUENCES = 8
 """Means over fewer different sequences say little about what an edge usually carries."""
 
 
-@dataclass(frozen=True)
-class Circuit:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Circuit(Result):
     """The edges that suffice, and how well they do alone."""
 
     edges: tuple[Edge, ...]
@@ -39,6 +42,14 @@ class Circuit:
     """Mean KL(model ‖ circuit)."""
     effects: dict[Edge, float]
     """Mean KL(model ‖ model without the edge), for every edge that carries anything."""
+    wanted: float
+    """The faithfulness that was asked for."""
+    kl_at_means: float
+    """Mean KL(model ‖ all edges at their means)."""
+    algorithm: str | None = None
+    """The label of the algorithm that explains the model, if an explanation was given."""
+    algorithm_kl: float = math.nan
+    """Mean KL(model ‖ algorithm) on the same sequences."""
 
     def summary(self) -> str:
         """The edges with their effects, one per line."""
@@ -50,7 +61,62 @@ class Circuit:
             lines.append(f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}")
         constant = ", ".join(map(str, self.constant)) or "none"
         lines.append(f"  constant edges: {constant}")
+        lines.append(f"  {self.comparison()}")
         return "\n".join(lines)
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Whether few edges suffice."""
+        reason = ""
+        if not self.kl_at_means > NO_GAP:
+            reason = (
+                "with all edges at their means the predictions are the same, so no edge is needed"
+            )
+        few = len(self.edges) <= FEW_EDGES * self.n_edges
+        control = f"all edges at their means leave KL {self.kl_at_means:.1e}"
+        if self.algorithm is not None and math.isfinite(self.algorithm_kl):
+            control += f", {self.algorithm} leaves {self.algorithm_kl:.1e}"
+        claim = Claim(
+            claim=f"Few edges keep {self.wanted:.0%} of what varying edges add to their means",
+            status=Status.UNDECIDABLE if reason else decide(few),
+            evidence="edges of the smallest circuit that was found, and the KL that it leaves",
+            number=f"{len(self.edges)} of {self.n_edges} edges, KL {self.kl:.1e}",
+            threshold=f"at most {FEW_EDGES:.0%} of the edges",
+            control=control,
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason=reason,
+        )
+        return (claim,)
+
+    def blocks(self) -> list[Block]:
+        """The edges with their effects, and how far the circuit is from the model."""
+        kept = (
+            f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the way "
+            f"from all edges at their means (KL {self.kl_at_means:.1e}) to the model "
+            f"({self.n_sequences} sequences)."
+        )
+        caution = (
+            "With all edges at their means the model also loses the last tokens. So a high share "
+            "does not show that these edges infer the weights well; the KL that is left does."
+        )
+        rows = tuple((str(edge), f"{self.effects[edge]:.2e}") for edge in self.edges)
+        return [
+            Heading("Minimal circuit"),
+            Text((kept, self.comparison())),
+            Text((caution,), "soft"),
+            Table(("edge", "KL if it alone is cut"), rows),
+        ]
+
+    def comparison(self) -> str:
+        """What the circuit leaves unexplained, compared with what the model's algorithm leaves."""
+        left = f"The circuit alone leaves KL {self.kl:.1e} to the model's predictions"
+        if self.algorithm is None or not math.isfinite(self.algorithm_kl):
+            return f"{left}."
+        compared = f"{left}; {self.algorithm} leaves {self.algorithm_kl:.1e}"
+        # An exact algorithm leaves rounding, and a ratio to rounding says nothing.
+        if self.algorithm_kl < NO_GAP:
+            return f"{compared}."
+        return f"{compared}, so the circuit leaves {self.kl / self.algorithm_kl:.2g} times as much."
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -62,6 +128,8 @@ def minimal_circuit(
     tokens: ArrayLike,
     faithfulness: float = 0.99,
     progress: Callable[[int, int], None] = _no_progress,
+    *,
+    explanation: Explanation | None = None,
 ) -> Circuit:
     """Search for a smallest set of edges that keeps a given share of the predictions.
 
@@ -73,6 +141,7 @@ def minimal_circuit(
         tokens: token ids [batch, pos], with at least 8 different sequences.
         faithfulness: the share of the predictions to keep, 0 to 1; see `Circuit.faithfulness`.
         progress: called with the number of finished and of all tries.
+        explanation: the model's; the result then says what its algorithm leaves, too.
 
     Returns:
         The circuit that was found.
@@ -121,7 +190,26 @@ def minimal_circuit(
         faithfulness=1 - reached / at_means if at_means > 0 else math.nan,
         kl=reached,
         effects=effects,
+        wanted=faithfulness,
+        kl_at_means=at_means,
+        algorithm=None if explanation is None else explanation.algorithm.label,
+        algorithm_kl=_algorithm_kl(explanation, sequences, target),
+        n_sequences=len(sequences),
+        seed=None,
     )
+
+
+def _algorithm_kl(
+    explanation: Explanation | None,
+    tokens: Int[Tensor, "batch pos"],
+    predictions: Float64[Tensor, "batch vocab"],
+) -> float:
+    """Mean KL(predictions ‖ the explanation's algorithm); NaN without an explanation."""
+    if explanation is None:
+        return math.nan
+    evidence = explanation.task.evidence(tokens)
+    weights = explanation.algorithm.weights(evidence, **explanation.constants)
+    return evidence.divergence(predictions, weights).mean().item()
 
 
 def ablate_edges(
@@ -202,7 +290,7 @@ def _edge_means(model: DisentangledTransformer, tokens: Int[Tensor, "batch pos"]
         variance = (contribution - mean).square().mean().item()
         if mean_square == 0:
             found.silent.add(edge)
-        elif variance <= CONSTANT * mean_square:
+        elif variance <= CONSTANT_EDGE * mean_square:
             found.constant.add(edge)
     return found
 

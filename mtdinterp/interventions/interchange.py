@@ -1,393 +1,340 @@
-"""Causal abstraction: swap a variable between two sequences, in the model and in the algorithm, and
-compare.
+"""Causal abstraction: swap a variable between two sequences, in the model and in the algorithm.
 
-The model runs on a base sequence with one of its sites as it is on a source sequence; the
-algorithm, with the constants recovered from the model, does the same with one of its variables. If
-the site holds the variable, both outputs move alike: R² = 1 - Σ‖Δmodel - Δalgorithm‖² /
-Σ‖Δalgorithm‖². Which site is best is decided on half of the pairs; what is reported of it comes
-from the other half.
+The model runs on a base sequence, with one of its sites as it is on a source sequence. The
+algorithm, with the constants read from the model, does the same with one of its variables. If the
+site holds the variable, both predictions move in the same way:
+
+    R² = 1 - Σ‖Δmodel - Δalgorithm‖² / Σ‖Δalgorithm‖²
+
+The first half of the pairs chooses the best site; the second half gives the reported numbers.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float64
 from torch import Tensor
-from transformer_lens.tools.analysis.interchange import (
-    LearnedSubspace,
-    NormMatchedPlacebo,
-    SubspaceInterchange,
-    neuron_basis,
-    random_basis,
-    run_with_intervention,
-)
 
-from mtdinterp.checks import ArrayLike, check_count, check_option
-from mtdinterp.fitting import Evidence
-from mtdinterp.interventions.algorithm import Algorithm, Variables, algorithm_of
-from mtdinterp.interventions.edits import Edit, Source
-from mtdinterp.interventions.hooking import activations
-from mtdinterp.interventions.patching import patch
-from mtdinterp.interventions.places import hook_name
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
-from mtdinterp.models import LensTransformer
-from mtdinterp.readout import sequences
-from mtdinterp.task import MTDTask
-
-LEARNING_STEPS, LEARNING_RATE = 150, 0.05
-RANDOM_SITES = 5
-"""Draws of the random-site control."""
+from mtdinterp.algorithms.base import Values, Variable
+from mtdinterp.checks import ArrayLike
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.criteria import BEYOND_CONTROLS, NOTHING_MOVES, USED_R2
+from mtdinterp.errors import NotApplicable
+from mtdinterp.estimators.base import Constants
+from mtdinterp.evidence import Evidence
+from mtdinterp.explanation import Explanation, explain
+from mtdinterp.interventions.reporting import number, unknown_constants
+from mtdinterp.interventions.sites import Site, candidate_sites
+from mtdinterp.interventions.subspaces import Learned, SubspaceLearner, reading_layer
+from mtdinterp.interventions.swaps import Swaps
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, paired_ratio, r_squared
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Heading, Table, Text
+from mtdinterp.readings import probe_sequences
+from mtdinterp.results import Result
+from mtdinterp.tasks.base import Task
 
 
-@dataclass(frozen=True)
-class Site:
-    """Where a variable may live: a layer's attention, what it writes, or a block before it, at some
-    positions."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Interchange(Result):
+    """How well the best site of a model stands for a variable.
 
-    hook: str
-    layer: int
-    block: str | None
-    at_last: bool
-    """At the last position alone; else at every position that is swapped."""
-
-    @property
-    def name(self) -> str:
-        if self.block is not None:
-            return f"{self.block} before layer {self.layer + 1}"
-        return {
-            "pattern": f"attention of layer {self.layer + 1}",
-            "attn_out": f"all that layer {self.layer + 1} writes",
-        }[self.hook]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A subspace that was trained to hold the variable, judged on pairs that it was not trained
-    on."""
-
-    rank: int
-    r2: float
-    control_r2: float
-    """Of a subspace trained the same way towards other sequences' answers."""
-
-
-@dataclass(frozen=True)
-class Interchange:
-    """How well the model's best site for a variable stands in for it; numbers are from pairs that
-    did not choose it."""
+    `n_sequences` counts the pairs that the numbers come from, none of which chose the site. `seed`
+    is None because the sequences are given.
+    """
 
     variable: str
+    symbol: str
+    """How formulas write the variable."""
     site: str
+    """The best site, in words; with several heads it names the head."""
     r2: float
+    """NaN if the algorithm does not move."""
+    r2_stderr: float
+    """Standard error of `r2` over pairs."""
     kl: float
     """Mean KL(algorithm ‖ model), both with the swap."""
     control_r2: float
-    """Of as far a move in random directions at the same point, or of another layer's attention: a
-    random site."""
+    """Mean R² of random sites: as far a move in random directions of the stream, or the attention
+    of another layer; NaN if the model has no other layer."""
     mismatched_r2: float
-    """Of the same site taken from another sequence than the algorithm's source."""
+    """R² of the same site with the value on the source of another pair."""
     mean_r2: float
-    """Of the same site at its mean over sources: what is gained by just forgetting the base's
-    value."""
+    """R² of the same site at its mean over sources, which only removes the value on the base."""
     sites: dict[str, float]
-    """R² of every site that was tried, on the pairs that chose."""
-    algorithm: Algorithm
-    learned: Learned | None
+    """R² of every candidate, on the pairs that chose."""
+    n_choosing: int
+    """How many other pairs chose the site."""
+    control_seed: int
+    """Of the swapped positions, the random sites and the learned subspace."""
+    explanation: Explanation = field(repr=False)
+    """The algorithm and its constants."""
+    learned: Learned | None = None
+
+    @property
+    def constants(self) -> Constants:
+        """The constants of the algorithm."""
+        return self.explanation.constants
+
+    @property
+    def identified(self) -> bool:
+        """Whether the model's predictions determine these constants."""
+        return self.explanation.identified
 
     def summary(self) -> str:
+        """The best site with its controls, then the other sites and what limits the result."""
         lines = [
-            f"{self.variable}: swapping {self.site} moves the output as the algorithm says with R² "
-            f"{self.r2:.3f} "
-            f"(random site {self.control_r2:.2f}, another source {self.mismatched_r2:.2f}, mean "
-            f"{self.mean_r2:.2f}), KL {self.kl:.2e}."
+            f"{self.variable}: swapping {self.site} moves the prediction as the algorithm does, "
+            f"with R² {self.r2:.3f} ± {self.r2_stderr:.3f} (random site {self.control_r2:.2f}, "
+            f"another source {self.mismatched_r2:.2f}, mean {self.mean_r2:.2f}), "
+            f"KL {self.kl:.2e}, {self.n_sequences} pairs."
         ]
-        others = ", ".join(
-            f"{name} {r2:.2f}" for name, r2 in self.sites.items() if name != self.site
-        )
+        others = [f"{name} {r2:.2f}" for name, r2 in self.sites.items() if name != self.site]
         if others:
-            lines.append(f"  Other sites: {others}.")
-        if not self.algorithm.identified:
-            lines.append(
-                "  The algorithm's constants are only partly determined by the model's "
-                "predictions, and with "
-                "them its answer."
-            )
+            lines.append(f"  Other sites: {', '.join(others)}.")
+        if self.explanation.no_implementation:
+            lines.append(f"  No named block was tried. {self.explanation.no_implementation}")
+        caution = unknown_constants(self.explanation)
+        if caution:
+            lines.append(f"  This decides nothing, because {caution}.")
         if self.learned is not None:
             lines.append(
                 f"  A learned subspace of rank {self.learned.rank}: R² {self.learned.r2:.3f} on "
-                "new pairs "
-                f"(control {self.learned.control_r2:.3f})."
+                f"new pairs (control {self.learned.control_r2:.3f})."
             )
         return "\n".join(lines)
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Whether the site is used as the variable.
+
+        A site that does no better than a random one, than another source or than its own mean is
+        not the variable.
+        """
+        controls = (self.control_r2, self.mismatched_r2, self.mean_r2)
+        reason = unknown_constants(self.explanation)
+        if not math.isfinite(self.r2):
+            reason = "the swap does not move the algorithm's prediction"
+        if reason:
+            status = Status.UNDECIDABLE
+        else:
+            best_control = max(value for value in controls if math.isfinite(value))
+            beats_controls = self.r2 - best_control >= BEYOND_CONTROLS
+            status = decide(self.r2 >= USED_R2 and beats_controls)
+        claim = Claim(
+            claim=f"The model uses {self.site} as {self.symbol}",
+            status=status,
+            evidence="interchange R²",
+            number=f"{number(self.r2, 3)} ± {number(self.r2_stderr, 3)}",
+            threshold=f"R² ≥ {USED_R2:g}, and {BEYOND_CONTROLS:g} above every control",
+            control=(
+                f"random site {number(self.control_r2)}, another source "
+                f"{number(self.mismatched_r2)}, the site's mean {number(self.mean_r2)}"
+            ),
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason=reason,
+        )
+        return (claim,)
+
+    def blocks(self) -> list[Block]:
+        """A table with one row; `interchange_blocks` makes one table of several results."""
+        return interchange_blocks([self])
+
+
+def interchange_blocks(results: Sequence[Interchange]) -> list[Block]:
+    """One table of several interchanges, with a note for each reason why they decide nothing."""
+    if not results:
+        return []
+    rows = []
+    for found in results:
+        row = (
+            found.variable.replace("_", " "),
+            found.site,
+            f"{number(found.r2, 3)} ± {number(found.r2_stderr, 3)}",
+            number(found.control_r2, 3),
+            number(found.mismatched_r2, 3),
+            number(found.mean_r2, 3),
+            str(found.n_sequences),
+        )
+        rows.append(row)
+    header = (
+        "variable",
+        "best site",
+        "R²",
+        "random site",
+        "another source",
+        "the site's mean",
+        "pairs",
+    )
+    blocks: list[Block] = [Heading("Interchange"), Table(header, tuple(rows))]
+    notes = [found.explanation.no_implementation for found in results]
+    for found in results:
+        caution = unknown_constants(found.explanation)
+        if caution:
+            notes.append(f"These rows decide nothing, because {caution}.")
+    different = tuple(dict.fromkeys(note for note in notes if note))
+    if different:
+        blocks.append(Text(different, "soft"))
+    return blocks
 
 
 def interchange(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     base: ArrayLike,
     source: ArrayLike,
     variable: str = "mean_responsibilities",
     *,
     learn_rank: int | None = None,
     seed: int = 0,
+    explanation: Explanation | None = None,
 ) -> Interchange:
-    """Swap a variable of the algorithm from `source` into `base` at every site that may hold it;
-    the best is reported.
+    """Swap a variable from `source` into `base` at every site that may hold it.
 
-    `responsibilities` are swapped at a random half of the positions (all of them would be Γ again),
-    everything else at the last one. With `learn_rank` a subspace of the stream is trained to hold
-    the variable as well.
+    A variable that lives at every position (γ) is swapped at a random half of them, because
+    swapping all would swap its mean as well. Any other variable is swapped at the last position.
+
+    Args:
+        model: any hooked model.
+        task: what the sequences belong to.
+        base: sequences [pair, pos] that the model runs on, at least four.
+        source: sequences of the same shape that the variable is taken from.
+        variable: one of the algorithm's variables.
+        learn_rank: if given, also train a subspace of this dimension to hold the variable.
+        seed: of the swapped positions, the random sites and the explanation.
+        explanation: the algorithm and its constants; computed with the seed if None.
+
+    Returns:
+        The best site with its R², its controls and the R² of all other sites.
+
+    Raises:
+        NotApplicable: if the model is too shallow to hold the variable.
     """
-    first, second = (sequences(model, task, tokens, 0, 0, least=4) for tokens in (base, source))
-    if first.shape != second.shape:
+    base_tokens = probe_sequences(model, task, base, 0, 0, least=4)
+    source_tokens = probe_sequences(model, task, source, 0, 0, least=4)
+    if base_tokens.shape != source_tokens.shape:
         raise ValueError(
-            f"source: expected the base tokens' shape {list(first.shape)}, got {list(second.shape)}"
+            f"source: expected the base tokens' shape {list(base_tokens.shape)}, "
+            f"got {list(source_tokens.shape)}"
         )
-    here, there = Evidence(task, first), Evidence(task, second)
-    algorithm = algorithm_of(model, task, here.length, seed)
-    check_option("variable", variable, algorithm.variables)
-    sites = candidate_sites(model, variable)
+    if explanation is None:
+        explanation = explain(model, task, length=base_tokens.shape[1], seed=seed)
+    swapped_variable = explanation.algorithm.variable(variable)
+    sites = candidate_sites(model, explanation, swapped_variable)
     if not sites:
-        raise ValueError(
+        raise NotApplicable(
             f"variable: a model of {len(model.blocks)} layers has no site for {variable}"
         )
     generator = torch.Generator().manual_seed(seed)
-    n_steps = here.length - task.order
-    steps = torch.randperm(n_steps, generator=generator)[: max(1, n_steps // 2)].sort().values
-    swapped = _swap(algorithm, here, there, variable, steps)
-    unswapped, answer = algorithm.predict(here), algorithm.predict(here, swapped)
-    swap = _Swap(model, first, second, (steps + task.order).tolist(), generator)
-    half = len(first) // 2
-    choosing, judging = slice(0, half), slice(half, None)
-    moves = {site: swap.change(site) for site in sites}
-    tried = {
-        site: _r2(move[choosing], (answer - unswapped)[choosing]) for site, move in moves.items()
-    }
-    best = max(
-        tried, key=lambda site: round(tried[site], 2)
-    )  # of equals the first: the named block
-    wanted = (answer - unswapped)[judging]
-    after = clip_to_distribution((swap.before + moves[best])[judging])[0]
+    n_steps = base_tokens.shape[1] - task.warm_up
+    steps = _half_of(n_steps, generator)
+    unswapped, swapped = _algorithm_predictions(
+        explanation,
+        task.evidence(base_tokens),
+        task.evidence(source_tokens),
+        swapped_variable,
+        steps,
+    )
+    expected = swapped - unswapped
+    positions = (steps + task.warm_up).tolist()
+    swaps = Swaps(model, base_tokens, source_tokens, positions, generator)
+    half = len(base_tokens) // 2
+    choosing = slice(0, half)
+    judging = slice(half, None)
+
+    movements = {site: swaps.swap(site) for site in sites}
+    tried = {site: _r2(movements[site], expected, choosing) for site in sites}
+    best = _best_of(tried)
+    movement = movements[best]
+    after = clip_to_distribution((swaps.before + movement)[judging])[0]
+    random_r2 = [_r2(moved, expected, judging) for moved in swaps.swap_random(best)]
     learned = None
     if learn_rank is not None:
-        learned = _learn(model, first, second, variable, answer, unswapped, learn_rank, seed)
+        layer = reading_layer(model, explanation, swapped_variable)
+        learner = SubspaceLearner(model, layer, base_tokens, source_tokens, learn_rank, seed)
+        learned = learner.learn(unswapped, swapped)
     return Interchange(
-        variable,
-        best.name,
-        _r2(moves[best][judging], wanted),
-        kl_divergence(answer[judging], after).mean().item(),
-        control_r2=fmean(_r2(move[judging], wanted) for move in swap.random_changes(best)),
-        mismatched_r2=_r2(swap.change(best, lambda value: value.roll(1, 0))[judging], wanted),
-        mean_r2=_r2(
-            swap.change(best, lambda value: value.mean(0, keepdim=True).expand_as(value))[judging],
-            wanted,
-        ),
+        variable=variable,
+        symbol=swapped_variable.symbol,
+        site=best.name,
+        r2=_r2(movement, expected, judging),
+        r2_stderr=_r2_stderr(movement[judging], expected[judging]),
+        kl=kl_divergence(swapped[judging], after).mean().item(),
+        control_r2=fmean(random_r2) if random_r2 else math.nan,
+        mismatched_r2=_r2(swaps.swap_mismatched(best), expected, judging),
+        mean_r2=_r2(swaps.swap_mean(best), expected, judging),
         sites={site.name: found for site, found in tried.items()},
-        algorithm=algorithm,
+        n_choosing=half,
+        control_seed=seed,
+        explanation=explanation,
         learned=learned,
+        n_sequences=len(base_tokens) - half,
+        seed=None,
     )
 
 
-def candidate_sites(model: LensTransformer, variable: str) -> list[Site]:
-    """Where a model of this depth may keep the variable: where the constructions do, and the same
-    in later layers."""
-    n_layers = len(model.blocks)
-    last = n_layers - 1
-    blocks, layers, kinds = {
-        "responsibilities": (("L1.lag", "responsibilities"), [0], ("pattern", "attn_out")),
-        "mean_responsibilities": (
-            ("L2.L1.lag", "mean_responsibilities"),
-            range(1, last),
-            ("attn_out",),
-        ),
-        "first_weights": (("L3.lag",), range(2, last), ("pattern", "attn_out")),
-        "reweighted": (("L4.L1.lag",), range(2, last), ("attn_out",)),
-        "weights": ((), range(1, n_layers), ("pattern",)),
-    }[variable]
-    at_last = variable != "responsibilities"
-    written = {
-        "responsibilities": 0,
-        "mean_responsibilities": 1,
-        "first_weights": 2,
-        "reweighted": 3,
-    }
-    sites = [
-        Site("resid_pre", written[variable] + 1, block, at_last)
-        for block in blocks
-        if block in model.stream and written[variable] < last
-    ]
-    return sites + [
-        Site(kind, layer, None, at_last) for layer in layers if layer < n_layers for kind in kinds
-    ]
+def _half_of(n_steps: int, generator: torch.Generator) -> Tensor:
+    """A random half of the steps, in order; at least one."""
+    shuffled = torch.randperm(n_steps, generator=generator)
+    return shuffled[: max(1, n_steps // 2)].sort().values
 
 
-def _swap(
-    algorithm: Algorithm, here: Evidence, there: Evidence, variable: str, steps: Tensor
-) -> Variables:
-    """The variable as the source has it; responsibilities only at some steps."""
-    value = algorithm.run(there)[variable]
-    if variable == "responsibilities":
-        mixed = here.responsibilities.clone()
+def _algorithm_predictions(
+    explanation: Explanation,
+    base: Evidence,
+    source: Evidence,
+    variable: Variable,
+    steps: Tensor,
+) -> tuple[Float64[Tensor, "batch vocab"], Float64[Tensor, "batch vocab"]]:
+    """What the algorithm predicts for the base, without and with the swap.
+
+    Args:
+        explanation: the algorithm and its constants.
+        base: evidence of the base sequences.
+        source: evidence of the source sequences.
+        variable: what is swapped.
+        steps: where it is swapped, if it lives at every step.
+
+    Returns:
+        Both predictions.
+    """
+    algorithm = explanation.algorithm
+    constants = explanation.constants
+    own = algorithm.run(base, None, **constants)
+    value = algorithm.run(source, None, **constants)[variable.name]
+    if variable.per_step:
+        mixed = own[variable.name].clone()
         mixed[:, steps] = value[:, steps]
         value = mixed
-    return {variable: value}
+    given: Values = {variable.name: value}
+    swapped = algorithm.run(base, given, **constants)
+    return base.predict(own["weights"]), base.predict(swapped["weights"])
 
 
-class _Swap:
-    """Swaps at sites of a model, between fixed sequences and positions."""
-
-    def __init__(
-        self,
-        model: LensTransformer,
-        base: Tensor,
-        source: Tensor,
-        positions: Sequence[int],
-        generator: torch.Generator,
-    ) -> None:
-        self.model, self.base, self.source, self.generator = model, base, source, generator
-        self.positions = list(positions)
-        self.before = patch(model, base, []).before.double()
-
-    def change(
-        self, site: Site, of: Callable[[Tensor], Tensor] = lambda value: value
-    ) -> Float64[Tensor, "batch vocab"]:
-        """How the prediction moves when the site is as on the source, or as some function of
-        that."""
-        taken = of(self._taken(site, self.source))
-        return self._moved(
-            site, taken[..., self.model.stream[site.block]] if site.block else taken, site.block
-        )
-
-    def random_changes(self, site: Site) -> list[Float64[Tensor, "batch vocab"]]:
-        """The same at random sites: other layers' attention, or as far a move in random directions
-        of the stream."""
-        if site.hook == "pattern":
-            others = [layer for layer in range(len(self.model.blocks)) if layer != site.layer]
-            return [
-                self._moved(
-                    site, self._taken(Site("pattern", layer, None, site.at_last), self.source), None
-                )
-                for layer in others
-            ]
-        layer = self.model.layers[site.layer]
-        exist: slice = layer.reads if site.block else layer.writes
-        columns = self.model.stream[site.block] if site.block else exist
-        taken, width = self._taken(site, self.source), self.model.cfg.d_model
-        reference = SubspaceInterchange(neuron_basis(width, range(columns.start, columns.stop)))
-        rank = min(columns.stop - columns.start, max(1, (exist.stop - exist.start) // 4))
-        changes = []
-        for _ in range(RANDOM_SITES):
-            basis = torch.zeros(width, rank)
-            seed = int(torch.randint(2**31, (1,), generator=self.generator))
-            basis[exist] = random_basis(exist.stop - exist.start, rank, seed)
-            placebo = NormMatchedPlacebo(reference, basis)
-            changes.append(self._moved(site, partial(_towards, placebo, taken), None))
-        return changes
-
-    def _taken(self, site: Site, tokens: Tensor) -> Tensor:
-        """What the site's hook point shows at the swapped positions."""
-        name = hook_name(self.model, Edit(site.hook, "zero", layer=site.layer))
-        value = activations(self.model, tokens, [name])[name]
-        rows = torch.tensor([tokens.shape[1] - 1] if site.at_last else self.positions)
-        return value[:, :, rows] if site.hook == "pattern" else value[:, rows]
-
-    def _moved(self, site: Site, new: Source, block: str | None) -> Float64[Tensor, "batch vocab"]:
-        edit = Edit(
-            site.hook,
-            new,
-            layer=site.layer,
-            block=block,
-            position=[-1] if site.at_last else self.positions,
-        )
-        return patch(self.model, self.base, [edit]).after.double() - self.before
+def _best_of(tried: dict[Site, float]) -> Site:
+    """The site with the largest R²; within 0.01 the first, which is the most specific one."""
+    return max(tried, key=lambda site: round(tried[site], 2))
 
 
-def _towards(move: NormMatchedPlacebo, taken: Tensor, own: Tensor) -> Tensor:
-    return move(own, taken)
+def _r2(
+    movement: Float64[Tensor, "batch vocab"],
+    expected: Float64[Tensor, "batch vocab"],
+    pairs: slice,
+) -> float:
+    """R² on some of the pairs; NaN if what the algorithm moves is rounding."""
+    wanted = expected[pairs]
+    return r_squared(movement[pairs], wanted, least=NOTHING_MOVES * len(wanted))
 
 
-def _r2(change: Float64[Tensor, "batch vocab"], wanted: Float64[Tensor, "batch vocab"]) -> float:
-    """Not a number where the algorithm does not move."""
-    total = wanted.square().sum().item()
-    return 1 - (change - wanted).square().sum().item() / total if total > 0 else math.nan
-
-
-@torch.enable_grad()
-def _learn(
-    model: LensTransformer,
-    base: Int[Tensor, "batch pos"],
-    source: Int[Tensor, "batch pos"],
-    variable: str,
-    answer: Tensor,
-    unswapped: Tensor,
-    rank: int,
-    seed: int,
-) -> Learned:
-    """Train a subspace of the stream at the last position, before the layer that reads the
-    variable, on half the pairs.
-
-    The loss is the squared distance of the predictions from the algorithm's with the swap.
-    """
-    if variable == "responsibilities":
-        raise ValueError(
-            "learn_rank: a learned subspace is for variables at the last position, not "
-            "responsibilities"
-        )
-    layer = {"mean_responsibilities": 2, "first_weights": 3, "reweighted": 4}.get(
-        variable, len(model.blocks) - 1
-    )
-    name, reads = f"blocks.{layer}.hook_resid_pre", model.layers[layer].reads
-    if check_count("learn_rank", rank) > reads.stop:
-        raise ValueError(
-            f"learn_rank: expected at most the stream's {reads.stop} dimensions there, got {rank}"
-        )
-    half, last = len(base) // 2, base.shape[1] - 1
-    held = activations(model, source, [name])[name][:, last]
-    # What comes before the layer does not change: runs start from the stream that enters it.
-    streams = activations(model, base, [name])[name][..., reads]
-    positions = torch.full((len(base),), last)
-    other = torch.randperm(len(base), generator=torch.Generator().manual_seed(seed))
-
-    def outputs(stream: Tensor) -> Tensor:
-        return model.to_probabilities(
-            model.run_layers(stream, layer, last_only=True, watched=True)[:, -1]
-        )
-
-    def moved(subspace: LearnedSubspace, pairs: slice) -> Tensor:
-        return run_with_intervention(
-            model,
-            name,
-            SubspaceInterchange(subspace),
-            streams[pairs],
-            held[pairs],
-            outputs,
-            positions=positions[pairs],
-        )
-
-    def trained(targets: Tensor) -> float:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            subspace = LearnedSubspace(model.cfg.d_model, rank).to(held)
-        optimizer = torch.optim.Adam(subspace.parameters(), lr=LEARNING_RATE)
-        for _ in range(LEARNING_STEPS):
-            optimizer.zero_grad()
-            (moved(subspace, slice(0, half)) - targets[:half].to(held)).square().sum(
-                -1
-            ).mean().backward()
-            optimizer.step()
-        new = slice(half, None)
-        with torch.no_grad():
-            change = moved(subspace, new) - outputs(streams[new])
-        return _r2(change.double(), answer[new] - unswapped[new])
-
-    learning = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    try:
-        model.requires_grad_(False)
-        return Learned(rank, trained(answer), trained(unswapped + (answer - unswapped)[other]))
-    finally:
-        for parameter, value in learning.items():
-            parameter.requires_grad_(value)
+def _r2_stderr(
+    movement: Float64[Tensor, "batch vocab"], expected: Float64[Tensor, "batch vocab"]
+) -> float:
+    """Standard error of R² over pairs: that of Σ errors / Σ squares, a ratio of paired sums."""
+    errors = (movement - expected).square().sum(-1)
+    squares = expected.square().sum(-1)
+    if not squares.mean().item() > NOTHING_MOVES:
+        return math.nan
+    return paired_ratio(errors, squares).stderr

@@ -1,26 +1,30 @@
-"""Write weights of one's own where the model keeps its estimate, or another model's attention where
-it has its own."""
+"""Write chosen mixture weights into the attention of a model.
+
+If the last layer's attention over the lags is the weights that the model mixes with, its prediction
+follows the weights that are written there.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_distribution, check_number, check_option
-from mtdinterp.construction import one_step
-from mtdinterp.fitting import Evidence, fit_beta
+from mtdinterp.checks import ArrayLike, as_distribution, check_number
+from mtdinterp.claims import Claim, Status, decide
+from mtdinterp.criteria import NOTHING_MOVES, USED_R2
+from mtdinterp.errors import NotApplicable
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.patching import patch
-from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
-from mtdinterp.models import LensTransformer
-from mtdinterp.readout import attention, predictions, sequences
-from mtdinterp.task import MTDTask, Sample, predict_next
-
-TRANSPLANTS = {"responsibilities": 0, "uniform": 1, "one_step": 2}
-"""Attention of the construction by what it is, with the layer that has it."""
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, r_squared, total_variation
+from mtdinterp.models.lens import LensTransformer
+from mtdinterp.pages.blocks import Block, Heading, Line, Lines, Text
+from mtdinterp.readings import probe_sequences
+from mtdinterp.readings.mechanism import lag_offsets
+from mtdinterp.results import Result
+from mtdinterp.tasks.base import Task
 
 
 def steer_weights(
@@ -29,205 +33,207 @@ def steer_weights(
     weights: ArrayLike,
     dose: float = 1.0,
     layer: int = -1,
+    offsets: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch vocab"]:
-    """The model's prediction when a layer (the last) attends to the lags with the given weights at
-    the last position.
+    """Predict with a layer that attends to the lags with the given weights at the last position.
 
-    `weights` is one vector for all sequences or one each; lag g is offset g-1 there. With a dose
-    below one that share of the attention is replaced; 0 is the model as it is.
+    Args:
+        model: any hooked model.
+        tokens: sequences [batch, pos].
+        weights: [lag] for all sequences, or [batch, lag].
+        dose: the share of the attention that is replaced; 0 leaves the model as it is.
+        layer: whose attention, from 0; the last one by default.
+        offsets: how far before the last position each weight's token stands; 0, 1, … by default,
+            which are the lags 1, 2, … of the next token.
+
+    Returns:
+        The prediction after the last position.
     """
     sequence = model.check_tokens(tokens)
     wanted = as_distribution("weights", weights)
-    length, order = sequence.shape[1], wanted.shape[-1]
-    if wanted.shape not in ((order,), (len(sequence), order)) or order > length:
+    length = sequence.shape[1]
+    n_lags = wanted.shape[-1]
+    if wanted.shape not in ((n_lags,), (len(sequence), n_lags)) or n_lags > length:
         raise ValueError(
             f"weights: expected shape [lag] or [{len(sequence)}, lag] with at most {length} lags, "
-            "got "
-            f"{list(wanted.shape)}"
+            f"got {list(wanted.shape)}"
         )
-    return patch(model, sequence, [steering_edit(wanted, dose, layer)]).after
+    return patch(model, sequence, [steering_edit(wanted, dose, layer, offsets)]).after
 
 
-def steering_edit(weights: ArrayLike, dose: float = 1.0, layer: int = -1) -> Edit:
-    """The edit that `steer_weights` makes, to be combined with others."""
-    wanted, dose = (
-        torch.atleast_2d(as_distribution("weights", weights)),
-        check_number("dose", dose, minimum=0),
-    )
+def steering_edit(
+    weights: ArrayLike,
+    dose: float = 1.0,
+    layer: int = -1,
+    offsets: Sequence[int] | None = None,
+) -> Edit:
+    """The edit that `steer_weights` makes, to combine with others.
+
+    Args:
+        weights: [lag] for all sequences, or [batch, lag].
+        dose: the share of the attention that is replaced.
+        layer: whose attention, from 0; the last one by default.
+        offsets: how far before the last position each weight's token stands; 0, 1, … by default.
+
+    Returns:
+        An edit of the attention of all heads at the last position.
+    """
+    wanted = torch.atleast_2d(as_distribution("weights", weights))
+    share = check_number("dose", dose, minimum=0)
+    places = torch.tensor(range(wanted.shape[-1]) if offsets is None else offsets)
 
     def mixed(own: Tensor) -> Tensor:
-        row = torch.zeros(len(wanted), 1, 1, own.shape[-1], dtype=torch.float64)
-        row[:, 0, 0, own.shape[-1] - wanted.shape[-1] :] = wanted.flip(-1)
-        return (1 - dose) * own + dose * row.to(own)
+        n_keys = own.shape[-1]
+        row = torch.zeros(len(wanted), 1, 1, n_keys, dtype=torch.float64)
+        row[:, 0, 0, n_keys - 1 - places] = wanted
+        return (1 - share) * own + share * row.to(own)
 
     return Edit("pattern", mixed, position=-1, layer=layer)
 
 
-@dataclass(frozen=True, eq=False)
-class DoseResponse:
-    """How the output follows the weights that are written, from none of them to all."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DoseResponse(Result):
+    """How the prediction follows weights that are written into the last layer, dose by dose.
+
+    The formula it is compared with is Σ_g w_g·rows[g], where w mixes the model's own attention over
+    the lags (normalised, mean over heads) with the given weights.
+    """
 
     doses: tuple[float, ...]
     divergence: tuple[float, ...]
-    """Mean KL(formula ‖ model): the formula is Σ_g w_g·π[y_{T-g}], with w the given weights mixed
-    with the model's own attention over the lags, normalised."""
+    """Mean KL(formula ‖ model)."""
     moved: tuple[float, ...]
-    """Mean total variation of the output from where it was."""
+    """Mean total variation of the model's prediction from its own."""
     expected: tuple[float, ...]
-    """The same of the formula."""
+    """The same for the formula."""
     explained: float
-    """R² of the outputs' movement by the formula's, at the largest dose; not a number where nothing
-    should move."""
+    """R² of the model's movement by the formula's at the largest dose; NaN if nothing should
+    move."""
+    weights: tuple[float, ...] | None
+    """The weights that are written; None if every sequence has its own."""
 
     def summary(self) -> str:
-        rows = [
-            f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}"
-            for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True)
-        ]
-        return "\n".join(
-            [
-                "Steering the in-context weights:",
-                *rows,
-                f"At the largest dose the formula explains {self.explained:.1%} of the movement.",
-            ]
+        """One line per dose, then how much of the movement the formula explains."""
+        lines = ["Steering the in-context weights:"]
+        for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True):
+            lines.append(f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}")
+        lines.append(
+            f"At the largest dose the formula explains {self.explained:.1%} of the movement "
+            f"({self.n_sequences} sequences)."
         )
+        return "\n".join(lines)
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Whether the last layer's attention is the weights that the model mixes with."""
+        known = math.isfinite(self.explained)
+        claim = Claim(
+            claim="The last layer's attention over the lags is the model's mixture weights",
+            status=decide(self.explained >= USED_R2) if known else Status.UNDECIDABLE,
+            evidence="steering, share of the movement that the formula explains",
+            number=f"{self.explained:.1%}" if known else "—",
+            threshold=f"at least {USED_R2:.0%}",
+            control="no movement 0%",
+            n_sequences=self.n_sequences,
+            seed=self.seed,
+            reason="" if known else "the formula does not move with these weights",
+        )
+        return (claim,)
+
+    def blocks(self) -> list[Block]:
+        """How much of the movement is explained, and the movement by dose."""
+        sentence = "By the formula, these weights should not move the prediction."
+        if math.isfinite(self.explained):
+            sentence = (
+                f"The formula explains {self.explained:.1%} of how the prediction moves "
+                f"({self.n_sequences} sequences)."
+            )
+        target = "the given weights"
+        if self.weights is not None:
+            target = f"the weights ({', '.join(f'{weight:.3g}' for weight in self.weights)})"
+        expected = tuple(zip(self.doses, self.expected, strict=True))
+        moved = tuple(zip(self.doses, self.moved, strict=True))
+        return [
+            Heading("Steering"),
+            Text((sentence,)),
+            Lines(
+                f"Steering towards {target}: how far the prediction moves",
+                (Line("one_step", "the formula", expected), Line("model", "this model", moved)),
+                "dose: share of the attention that is replaced",
+                "total variation",
+            ),
+        ]
 
 
 def dose_response(
     model: LensTransformer,
-    task: MTDTask,
+    task: Task,
     tokens: ArrayLike,
     weights: ArrayLike,
     doses: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
 ) -> DoseResponse:
-    """Steer towards the weights by several doses, and compare with what the formula says."""
-    sequence = sequences(model, task, tokens, 0, 0, least=1)
-    wanted = as_distribution("weights", weights, task.order)
-    if wanted.shape not in ((task.order,), (len(sequence), task.order)):
+    """Steer towards the weights by several doses, and compare with what the formula says.
+
+    Args:
+        model: any hooked model.
+        task: what the sequences belong to.
+        tokens: sequences [batch, pos].
+        weights: [component] for all sequences, or [batch, component].
+        doses: shares of the last layer's attention to replace.
+
+    Returns:
+        Movements of the prediction, the model's and the formula's.
+
+    Raises:
+        NotApplicable: if the last query does not read every component at an offset.
+    """
+    sequence = probe_sequences(model, task, tokens, 0, 0, least=1)
+    offsets = _offsets_to_steer(task)
+    n_lags = task.n_components
+    given = as_distribution("weights", weights, n_lags)
+    if given.shape not in ((n_lags,), (len(sequence), n_lags)):
         raise ValueError(
-            f"weights: expected shape [{task.order}] or [{len(sequence)}, {task.order}], got "
-            f"{list(wanted.shape)}"
+            f"weights: expected shape [{n_lags}] or [{len(sequence)}, {n_lags}], "
+            f"got {list(given.shape)}"
         )
     if not doses:
         raise ValueError("doses: expected at least one")
-    wanted, doses = wanted.expand(len(sequence), task.order), sorted(doses)
-    found = patch(model, sequence, [])
-    own = found.weights_before.double().mean(1)[:, : task.order]
+    wanted = given.expand(len(sequence), n_lags)
+    evidence = task.evidence(sequence)
+    unsteered = patch(model, sequence, [])
+    own = unsteered.weights_before.double().mean(1)[:, offsets]
     own = own / own.sum(-1, keepdim=True)
-    start = clip_to_distribution(found.before)[0]
-    formula_start = predict_next(task.transition, sequence, own)
-    divergence, moved, expected = [], [], []
-    for dose in doses:
-        output = clip_to_distribution(steer_weights(model, sequence, wanted, dose))[0]
-        formula = predict_next(task.transition, sequence, (1 - dose) * own + dose * wanted)
+    start = clip_to_distribution(unsteered.before)[0]
+    formula_start = evidence.predict(own)
+    divergence = []
+    moved = []
+    expected = []
+    for dose in sorted(doses):
+        steered = steer_weights(model, sequence, wanted, dose, offsets=offsets)
+        output = clip_to_distribution(steered)[0]
+        formula = evidence.predict((1 - dose) * own + dose * wanted)
         divergence.append(kl_divergence(formula, output).mean().item())
         moved.append(total_variation(output, start).mean().item())
         expected.append(total_variation(formula, formula_start).mean().item())
-    change, predicted = output - start, formula - formula_start
-    total = predicted.square().sum().item()
-    explained = 1 - (change - predicted).square().sum().item() / total if total > 0 else math.nan
     return DoseResponse(
-        tuple(float(dose) for dose in doses),
-        tuple(divergence),
-        tuple(moved),
-        tuple(expected),
-        explained,
+        doses=tuple(float(dose) for dose in sorted(doses)),
+        divergence=tuple(divergence),
+        moved=tuple(moved),
+        expected=tuple(expected),
+        explained=r_squared(
+            output - start, formula - formula_start, least=NOTHING_MOVES * len(sequence)
+        ),
+        weights=tuple(given.tolist()) if given.ndim == 1 else None,
+        n_sequences=len(sequence),
+        seed=None,
     )
 
 
-@dataclass(frozen=True)
-class Transplant:
-    """KL to the truth with a layer's own attention and with another's in its place."""
-
-    layer: int
-    source: str
-    kl_before: float
-    kl_after: float
-    difference_stderr: float
-    """Of the mean difference over the same sequences."""
-
-    @property
-    def difference(self) -> float:
-        return self.kl_after - self.kl_before
-
-    def summary(self) -> str:
-        sure = abs(self.difference) > 2 * self.difference_stderr
-        verdict = (
-            "which is no more than chance"
-            if not sure
-            else "for the better"
-            if self.difference < 0
-            else "for the worse"
+def _offsets_to_steer(task: Task) -> list[int]:
+    """The offset of every component, or NotApplicable if some have none."""
+    offsets = lag_offsets(task)
+    if offsets is None:
+        raise NotApplicable(
+            "Steering needs an attention offset for every component; "
+            f"the task {task.name!r} has components that no single position shows."
         )
-        return (
-            f"Layer {self.layer + 1} with {self.source} attention: KL to the truth "
-            f"{self.kl_before:.5f} -> "
-            f"{self.kl_after:.5f} ({self.difference:+.5f} ± {self.difference_stderr:.5f}, "
-            f"{verdict})."
-        )
-
-
-def transplant_attention(
-    model: LensTransformer,
-    task: MTDTask,
-    data: Sample,
-    layer: int,
-    source: str | LensTransformer,
-    beta: float | None = None,
-    source_layer: int | None = None,
-) -> Transplant:
-    """Replace a layer's attention by the construction's, or by another model's, and see how the KL
-    to the truth moves.
-
-    `source` is "responsibilities" (γ), "uniform" (over positions m..T-1) or "one_step"
-    (softmax(β·Γ)): the attention of the construction's layer 1, 2 or 3, with the given β or the one
-    that explains the model's predictions best. Or it is a model, whose `source_layer` (the same one
-    by default) gives its attention; so the construction can be given a trained model's. Layers
-    count from 0.
-    """
-    tokens = sequences(model, task, data.tokens, 0, 0, least=1)
-    layer = (
-        range(len(model.blocks))[layer]
-        if -len(model.blocks) <= layer < len(model.blocks)
-        else layer
-    )
-    if isinstance(source, str):
-        check_option("source", source, TRANSPLANTS)
-        if beta is None:
-            beta = fit_beta(Evidence(task, tokens), predictions(model, tokens))
-        giver: LensTransformer = one_step(
-            task.transition, task.order, tokens.shape[1], beta, dtype=model.W_U.dtype
-        )
-        name, taken = source, TRANSPLANTS[source]
-    else:
-        giver, name, taken = (
-            source,
-            "another model's",
-            layer if source_layer is None else source_layer,
-        )
-    pattern = _attention_of(giver, tokens, taken)
-    if not 0 <= layer < len(model.blocks):
-        raise ValueError(f"layer: expected a layer of 0..{len(model.blocks) - 1}, got {layer}")
-    if pattern.shape[1] != model.layers[layer].attn.n_heads:
-        pattern = pattern.mean(1, keepdim=True)  # no head answers another: every one gets the mean
-    found = patch(model, tokens, [Edit("pattern", pattern, layer=layer)])
-    before, after = (
-        kl_divergence(data.next_probs, clip_to_distribution(outputs)[0])
-        for outputs in (found.before, found.after)
-    )
-    difference = after - before
-    stderr = (
-        difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else float("nan")
-    )
-    return Transplant(layer, name, before.mean().item(), after.mean().item(), stderr)
-
-
-def _attention_of(
-    model: LensTransformer, tokens: Tensor, layer: int
-) -> Float64[Tensor, "batch head query key"]:
-    """A layer's attention on the tokens."""
-    if not 0 <= layer < len(model.blocks):
-        raise ValueError(
-            f"source_layer: expected a layer of 0..{len(model.blocks) - 1}, got {layer}"
-        )
-    return attention(model, tokens, patterns=[layer], last_only=False).patterns[layer].double()
+    return offsets

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import NO_LEVEL, clip_to_distribution, kl_divergence
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.hooked import HookedBlock
-from mtdinterp.readout import predictions
+from mtdinterp.pages.blocks import Block, Map, Maps, Table, Text
+from mtdinterp.readings import predictions_of
+from mtdinterp.results import Result
 
 KINDS = {
     "resid_pre": "the whole stream before a layer",
@@ -30,6 +32,20 @@ DIRECTIONS = {
     "denoise": "clean activations into the corrupted run",
     "noise": "corrupted activations into the clean run",
 }
+SWEPT = {
+    "resid_pre": ("before layer", "stream"),
+    "attn_out": ("written by layer", "output"),
+    "block": ("before layer", "block"),
+    "head": ("written by layer", "head"),
+}
+"""For each kind of sweep, where its places are and what its parts are called."""
+SWEPT_RUNS = {
+    "denoise": "The clean run's activations are put into the corrupted run, one place at a time",
+    "noise": "The corrupted run's activations are put into the clean run, one place at a time",
+}
+"""For each direction of a sweep, what is patched."""
+STRONGEST = 6
+"""How many patched places the report lists."""
 CELLS_AT_ONCE = 2**22
 """Attention entries per layer of the patched runs that form one batch."""
 
@@ -37,8 +53,8 @@ Metric = Callable[[Float[Tensor, "batch vocab"]], Tensor | float]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, eq=False)
-class SweepResult:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SweepResult(Result):
     """A metric of the predictions for every patched place."""
 
     kind: str
@@ -82,6 +98,38 @@ class SweepResult:
             f"and {self.corrupted:.4g} corrupted; the strongest patch is {place}: "
             f"{self.values[layer, position, part].item():.4g}."
         )
+
+    def blocks(self) -> list[Block]:
+        """Which share of the way from the corrupted to the clean run each patch covers."""
+        way = self.clean - self.corrupted
+        if not abs(way) > NO_LEVEL:
+            return [Text(("Both runs predict the same, so there is nothing to restore.",))]
+        where, part_name = SWEPT[self.kind]
+        panels = []
+        for layer in range(len(self.values)):
+            effects = self.effects(layer)
+            shares = torch.stack(list(effects.values())) / way
+            panels.append(Map(f"{where} {layer + 1}", shares, tuple(effects)))
+        share = (self.values - self.unpatched) / way
+        rows = []
+        for layer, position, part in self.strongest(STRONGEST):
+            restored = f"{share[layer, position, part].item():+.1%}"
+            rows.append((str(layer + 1), str(position), self.parts[part], restored))
+        return [
+            Text(
+                (f"{SWEPT_RUNS[self.direction]} ({self.n_sequences} pairs of sequences).",), "soft"
+            ),
+            Maps(
+                "What restores the clean prediction",
+                tuple(panels),
+                max(share.nan_to_num().abs().max().item(), NO_LEVEL),
+                part_name,
+                "position",
+                changes=True,
+                note="Blue moves the prediction towards the clean one, red away from it.",
+            ),
+            Table(("layer", "position", part_name, "restored"), tuple(rows)),
+        ]
 
 
 def patch_sweep(
@@ -128,8 +176,8 @@ def patch_sweep(
     counter = _Counter(_n_patches(model, kind, length), progress)
     values = torch.full((len(model.blocks), length, len(parts)), torch.nan, dtype=torch.float64)
     with torch.no_grad():
-        clean_outputs = predictions(model, clean_tokens)
-        corrupted_outputs = predictions(model, corrupted_tokens)
+        clean_outputs = predictions_of(model, clean_tokens)
+        corrupted_outputs = predictions_of(model, corrupted_tokens)
         measure = metric or _negative_kl_to(clean_outputs)
         for layer, patches in enumerate(_patches_by_layer(model, into, taken, kind)):
             outputs = _run_patches(model, patches, counter)
@@ -142,6 +190,8 @@ def patch_sweep(
         parts=parts,
         clean=float(measure(clean_outputs)),
         corrupted=float(measure(corrupted_outputs)),
+        n_sequences=len(clean_tokens),
+        seed=None,
     )
 
 

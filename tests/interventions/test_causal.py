@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from mtdinterp import load_checkpoint
-from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.construction import one_step, one_step_standard, two_step
-from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities, predict_next
 from mtdinterp.interventions import (
     Edge,
@@ -23,7 +21,8 @@ from mtdinterp.interventions import (
     steer_weights,
     transplant_attention,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.models import new_model
+from mtdinterp.tasks import MTDTask
 
 LENGTH, BETA = 32, 12.0
 TASK = MTDTask.random(5, 3, seed=0)
@@ -213,7 +212,7 @@ def test_a_trained_models_circuit_is_the_constructions():
 
 
 def test_an_additive_stream_has_no_edges():
-    with pytest.raises(NotApplicable, match="circuits are over the blocks of a concatenated"):
+    with pytest.raises(ValueError, match="circuits are over the blocks of a concatenated stream"):
         minimal_circuit(one_step_standard(TASK.transition, 3, LENGTH, BETA), BASE)
 
 
@@ -254,7 +253,7 @@ def test_all_edges_of_any_model_are_the_model():
         assert torch.allclose(
             everything, made.to_probabilities(made(tokens)[:, -1]).double(), atol=1e-5
         )
-    with pytest.raises(NotApplicable, match="hidden layer before the output mixes all blocks"):
+    with pytest.raises(ValueError, match="hidden layer before the output mixes all blocks"):
         minimal_circuit(small(d_mlp=4), tokens)
     with pytest.raises(ValueError, match="at least 8 different sequences"):
         minimal_circuit(small(), tokens[:1].expand(9, -1))

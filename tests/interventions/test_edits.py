@@ -22,7 +22,7 @@ from mtdinterp.models import (
     StandardConfig,
     StandardTransformer,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 TASK = MTDTask.random(3, 2, seed=0)
 
