@@ -183,7 +183,7 @@ class AttentionComparison(Result):
     def _map_block(self, found: AttentionMap, head: HeadComparison) -> Maps:
         size = len(self.map_tokens)
         first = len(head.total_variation) - size
-        outlines = ()
+        outlines: tuple[tuple[Point, ...], ...] = ()
         if head.role is not None:
             outlines = (_outline(head.role, size, self.order),)
         sides = {"model": found.own}

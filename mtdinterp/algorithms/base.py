@@ -47,7 +47,7 @@ class Algorithm(Estimator):
         return {name: max(abs(value), 0.1) for name, value in constants.items()}
 
     def run(
-        self, evidence: Evidence, given: Values | None = None, **constants: float | Tensor
+        self, evidence: Evidence, given: Values | None = None, /, **constants: float | Tensor
     ) -> Values:
         """All variables, in the order in which they are computed.
 

@@ -19,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from mtdinterp.architectures.disentangled import DisentangledAttention
 from mtdinterp.errors import NotApplicable
 from mtdinterp.models import DisentangledTransformer, LensTransformer, Stream
 from mtdinterp.models.attention import (
@@ -28,7 +29,6 @@ from mtdinterp.models.attention import (
     gather_values,
     position_scores,
 )
-from mtdinterp.models.disentangled import DisentangledAttention
 
 
 @dataclass(frozen=True, order=True)

@@ -7,7 +7,6 @@ only. Hundreds of such streams go through them as one batch.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float, Float64
@@ -316,7 +315,7 @@ def _changes_by_head(
     block: HookedBlock, change: Float[Tensor, "batch pos head d_head"]
 ) -> list[Float[Tensor, "batch pos d_written"]]:
     """The change of a layer's write due to each head, from the change of what heads gather."""
-    output_matrices = cast(Tensor, block.attn.W_O)  # [head, d_head, d_model]
+    output_matrices = block.attn.W_O  # [head, d_head, d_model]
     changes = []
     for head in range(block.attn.n_heads):
         written = change[:, :, head] @ output_matrices[head]
