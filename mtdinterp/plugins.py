@@ -23,6 +23,8 @@ class Probe:
     needs: Needs
     """What it is called with: (model, task), (predictions, task) or a checkpoint."""
     function: Callable[..., Any]
+    rank: float = 100.0
+    """Its place in listings and in the report, smallest first."""
 
 
 def register_task(task: type[Registered]) -> type[Registered]:
@@ -61,7 +63,7 @@ def register_implementation(implementation: Registered) -> Registered:
 
 
 def register_probe(
-    name: str, *, label: str, needs: Needs = "model"
+    name: str, *, label: str, needs: Needs = "model", rank: float = 100.0
 ) -> Callable[[Callable[..., Registered]], Callable[..., Registered]]:
     """Register a probe: a function that returns a frozen result with a `summary()`.
 
@@ -69,13 +71,14 @@ def register_probe(
         name: what the probe is called everywhere.
         label: the question it answers, in a few words.
         needs: what it is called with; see `Probe`.
+        rank: its place in listings and in the report, smallest first.
 
     Returns:
         A decorator that leaves the function as it is.
     """
 
     def register(function: Callable[..., Registered]) -> Callable[..., Registered]:
-        registry.PROBES.add(name, Probe(name, label, needs, function))
+        registry.PROBES.add(name, Probe(name, label, needs, function, rank))
         return function
 
     return register

@@ -181,4 +181,4 @@ ALGORITHMS: Registry[Any] = Registry(
     "algorithm", ("mtdinterp.algorithms",), sort_key=lambda algorithm: algorithm.rank
 )
 IMPLEMENTATIONS: Registry[Any] = Registry("implementation", ("mtdinterp.construction",))
-PROBES: Registry[Any] = Registry("probe", ("probes",))
+PROBES: Registry[Any] = Registry("probe", ("probes",), sort_key=lambda probe: probe.rank)

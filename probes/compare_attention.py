@@ -241,7 +241,7 @@ def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
 
 
 @register_probe(
-    "compare_attention", label="how far every head's attention is from the construction's"
+    "compare_attention", label="how far every head's attention is from the construction's", rank=40
 )
 def compare_attention(
     model: LensTransformer,

@@ -137,7 +137,9 @@ class LatentDecoding(Result):
         return [Table((*header, "selectivity"), tuple(rows)), Text(tuple(notes), "soft")]
 
 
-@register_probe("decode_latents", label="where the algorithm's quantities can be read linearly")
+@register_probe(
+    "decode_latents", label="where the algorithm's quantities can be read linearly", rank=50
+)
 def decode_latents(
     model: LensTransformer,
     task: Task,

@@ -226,7 +226,9 @@ class AlgorithmIdentification(Result):
         ]
 
 
-@register_probe("identify_algorithm", label="which estimator explains its predictions best")
+@register_probe(
+    "identify_algorithm", label="which estimator explains its predictions best", rank=10
+)
 @torch_on_one_thread()
 def identify_algorithm(
     model: LensTransformer,

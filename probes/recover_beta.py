@@ -260,7 +260,7 @@ class BetaRecovery(Result):
         return [Table(header, tuple(rows)), Text((text,), "soft")]
 
 
-@register_probe("recover_beta", label="which learning rate it learned, at three levels")
+@register_probe("recover_beta", label="which learning rate it learned, at three levels", rank=20)
 def recover_beta(
     model: LensTransformer,
     task: Task,

@@ -274,7 +274,9 @@ class TransitionRecovery(Result):
 
 
 @register_probe(
-    "recover_transition", label="which transition matrix it learned, and where it can be seen"
+    "recover_transition",
+    label="which transition matrix it learned, and where it can be seen",
+    rank=30,
 )
 def recover_transition(
     model: LensTransformer,

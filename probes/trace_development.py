@@ -112,6 +112,7 @@ def _is_finite(value: Any) -> bool:
     "trace_development",
     label="when it learned what, from its training history",
     needs="checkpoint",
+    rank=90,
 )
 def trace_development(
     source: Checkpoint | str | os.PathLike | Sequence[Checkpoint | str | os.PathLike],

@@ -13,13 +13,11 @@ from mtdinterp.report.judge import Verdict
 
 CLAIM_COLUMNS = (
     "status",
-    "claim",
+    "claim, and what was measured",
     "number",
     "needed",
     "control",
-    "measured",
-    "sequences",
-    "seed",
+    "n (seed)",
 )
 
 
@@ -112,16 +110,15 @@ def claims_table(verdict: Verdict) -> Table:
     """Every claim with its status, number, threshold, control, n and seed."""
     rows = []
     for claim in verdict.claims:
+        seed = "given" if claim.seed is None else str(claim.seed)
         rows.append(
             (
                 State(claim.status.value, claim.reason),
-                claim.claim,
+                f"{claim.claim}. {claim.evidence}.",
                 claim.number,
                 claim.threshold,
                 claim.control,
-                claim.evidence,
-                str(claim.n_sequences),
-                "given" if claim.seed is None else str(claim.seed),
+                f"{claim.n_sequences} ({seed})",
             )
         )
     return Table(CLAIM_COLUMNS, tuple(rows))
