@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from mtdinterp.models import LensTransformer, prediction_loss
-from mtdinterp.native import use_kernels
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readout import read, some_to_read
 from mtdinterp.task import MTDTask
@@ -55,13 +54,13 @@ class Trainer:
                 f"{not self.model.config.logits}: cross-entropy trains logits, mse probabilities"
             )
         self.model.to(self.recipe.device).train()
-        fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
-        self.fused = fused and self.recipe.device == "cpu" and use_kernels()
+        self.fused = self.model.attention_path(training=True).name != "eager"
+        single = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.optimizer = torch.optim.Adam(
             [{"params": some} for some in self.parameter_groups()],
             lr=self.recipe.learning_rate,
             betas=self.recipe.adam_betas,
-            fused=fused,
+            fused=single,
         )
 
     @property
@@ -82,8 +81,8 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                # Around the fused step torch has only small things to do; without it, it has all of
-                # them.
+                # Around a compiled kernel torch has only small operations left, which one thread
+                # does faster.
                 with torch_on_one_thread() if self.fused else nullcontext():
                     self.losses.append(self.take_step(batch))
                 self.step += 1
