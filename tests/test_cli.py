@@ -253,6 +253,7 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     assert result["step"] == 20
     assert result["kl"] == loaded.history[-1]["kl"]
     assert set(result["kl_of_estimators"]) == {"uniform", "one_step", "two_step", "exact_bayes"}
+    assert result["attention_path"] == "whole step"
     assert loaded.config["seeds"] == {"task": 0, "model": 3}
     lines = captured.err.splitlines()
     assert lines[:2] == ["importing …", "preparing the held-out set …"]

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from mtdinterp.models import LensTransformer, prediction_loss
-from mtdinterp.native import use_kernels
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.readings import read, readable_sequences
 from mtdinterp.tasks import Task
@@ -58,13 +57,13 @@ class Trainer:
                 f"{not self.model.config.logits}: cross-entropy trains logits, mse probabilities"
             )
         self.model.to(self.recipe.device).train()
-        fused = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
-        self.fused = fused and self.recipe.device == "cpu" and use_kernels()
+        self.fused = self.model.attention_path(training=True).name != "eager"
+        single = all(parameter.dtype == torch.float32 for parameter in self.model.parameters())
         self.optimizer = torch.optim.Adam(
             [{"params": group} for group in self.parameter_groups()],
             lr=self.recipe.learning_rate,
             betas=self.recipe.adam_betas,
-            fused=fused,
+            fused=single,
         )
 
     @property
@@ -86,8 +85,8 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                # With the fused step, torch itself has only small operations left, which run
-                # faster on one thread. Without it, torch does everything.
+                # Around a compiled kernel torch has only small operations left, which one thread
+                # does faster.
                 with torch_on_one_thread() if self.fused else nullcontext():
                     self.losses.append(self.take_step(batch))
                 self.step += 1
