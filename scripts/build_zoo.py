@@ -1,7 +1,7 @@
-"""Train the zoo's models from their seeds, and store of each what loading needs: model,
-configuration, history.
+"""Train the zoo's models from their seeds and store them in the package.
 
-A run lives in out/zoo/NAME while it trains, where it can be stopped and resumed.
+A run is kept in out/zoo/NAME while it trains, where it can be stopped and resumed. The package
+gets the model, its configuration and its history.
 """
 
 import argparse
@@ -19,13 +19,12 @@ RUNS = Path("out") / "zoo"
 
 
 def main() -> None:
+    """Build the models that the command line names, or all that are missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="which models (all that are missing)"
+        "names", nargs="*", metavar="NAME", help="models to build (default: all that are missing)"
     )
-    parser.add_argument(
-        "--list", action="store_true", help="show what there is to build, and build nothing"
-    )
+    parser.add_argument("--list", action="store_true", help="list the models without building any")
     options = parser.parse_args()
     known = {entry.name: entry for entry in ENTRIES}
     unknown = sorted(set(options.names) - set(known))
@@ -34,27 +33,28 @@ def main() -> None:
     present = set(zoo_names())
     if options.list:
         for name in known:
-            print(f"{name:<32} {'built' if name in present else 'missing'}")
+            status = "built" if name in present else "missing"
+            print(f"{name:<32} {status}")
         return
-    for name in options.names or [name for name in known if name not in present]:
+    missing = [name for name in known if name not in present]
+    for name in options.names or missing:
         build(known[name])
 
 
 def build(entry: Entry) -> None:
-    began = time.perf_counter()
+    """Train one model, or resume its run, and store it."""
+    started = time.perf_counter()
     with entry_run(entry, RUNS / entry.name) as run:
         print(f"{entry.name}: from step {run.trainer.step}", file=sys.stderr, flush=True)
         run.train()
         _export(run, entry)
-    print(
-        f"{entry.name}: {live_evaluation(run.trainer.history[-1])}, "
-        f"{time.perf_counter() - began:.0f} s",
-        file=sys.stderr,
-        flush=True,
-    )
+    seconds = time.perf_counter() - started
+    last = live_evaluation(run.trainer.history[-1])
+    print(f"{entry.name}: {last}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _export(run: Run, entry: Entry) -> None:
+    """Store what loading needs, without the state that resuming needs."""
     trainer = run.trainer
     save_checkpoint(
         ZOO / entry.name,

@@ -1,5 +1,4 @@
-"""Train by the fast recipe from several seeds and print a Markdown table of what each run
-reached."""
+"""Train with the fast recipe from several seeds and print a Markdown table of the results."""
 
 import argparse
 import math
@@ -15,14 +14,13 @@ import torch
 from mtdinterp import MTDTask
 from mtdinterp.architectures import new_model
 from mtdinterp.models import LensTransformer
-from mtdinterp.training import HeldOut, Trainer, initialise, recipe_for
+from mtdinterp.training import HeldOut, Recipe, Trainer, initialise, recipe_for
 from mtdinterp.training.zoo import TASK_SEED, VOCAB_SIZE
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone: that of the model, and of the task unless that has one
-    of its own."""
+    """Runs that differ only in their seeds."""
 
     order: int = 4
     length: int = 64
@@ -31,15 +29,18 @@ class Group:
     d_mlp: int = 0
     d_rel: int | None = None
     seeds: int = 10
+    """How many runs, with seeds 0, 1, …"""
     task_seed: int | None = None
+    """The seed of every run's task; that of the model if None."""
     changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the recipe that differ from the fast one."""
     at_most: dict[str, float] = field(default_factory=lambda: {"one_step": 1.05})
-    """What a run must reach to count: its KL over that of tuned mirror descent of one and of two
-    steps."""
+    """The largest KL of a successful run, divided by that of an estimator of the held-out set."""
     seconds: float = math.inf
-    """And in which time."""
+    """The longest time of a successful run."""
 
     def model(self) -> LensTransformer:
+        """A model before its initialisation."""
         return new_model(
             self.architecture,
             VOCAB_SIZE,
@@ -53,17 +54,66 @@ class Group:
 
     @property
     def criterion(self) -> str:
-        ratios = [f"at most {most:g} × {STEPS[name]}" for name, most in self.at_most.items()]
-        return ", ".join(
-            [
-                *ratios,
-                "direct",
-                *([f"within {self.seconds:g} s"] if self.seconds < math.inf else []),
-            ]
-        )
+        """What a run must reach to count as successful, in words."""
+        parts = [f"at most {most:g} × {STEPS[name]}" for name, most in self.at_most.items()]
+        parts.append("direct")
+        if self.seconds < math.inf:
+            parts.append(f"within {self.seconds:g} s")
+        return ", ".join(parts)
+
+    def title(self, name: str) -> str:
+        """The heading of the group's table."""
+        parts = [
+            f"{self.architecture}, {self.layers} layers, m = {self.order}, T = {self.length}",
+            f"{self.recipe.steps} steps",
+        ]
+        parts += [f"{key} {value}" for key, value in self.changes.items()]
+        if self.d_mlp:
+            parts.append(f"hidden layer of {self.d_mlp}")
+        if self.d_rel:
+            parts.append(f"lag blocks of {self.d_rel}")
+        return f"### {name}: {', '.join(parts)}"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The fast recipe with the group's changes."""
+        return recipe_for("fast", self.architecture, self.layers, **self.changes)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run reached."""
+
+    kl: float
+    ratios: dict[str, float]
+    """KL divided by that of tuned mirror descent, by the keys of `STEPS`."""
+    beta: float
+    optimal_beta: float
+    branch: str
+    seconds: float
+    """Including the preparation of the held-out set."""
+
+    def meets(self, group: Group) -> bool:
+        """Whether the run is successful by the group's criterion."""
+        close = all(self.ratios[name] <= most for name, most in group.at_most.items())
+        return close and self.branch == "direct" and self.seconds <= group.seconds
+
+    def row(self, seed: int) -> str:
+        """The run's row of the table."""
+        cells = [
+            str(seed),
+            f"{self.kl:.5f}",
+            f"{self.ratios['one_step']:.3f}",
+            f"{self.ratios['two_step']:.3f}",
+            f"{self.beta:.1f} ({self.optimal_beta:.1f})",
+            self.branch,
+            f"{self.seconds:.0f}",
+        ]
+        return f"| {' | '.join(cells)} |"
 
 
 STEPS = {"one_step": "one-step MD", "two_step": "two-step MD"}
+"""Estimators of the held-out set that runs are compared with."""
 FIVE: dict[str, Any] = {
     "order": 3,
     "layers": 5,
@@ -71,7 +121,7 @@ FIVE: dict[str, Any] = {
     "task_seed": TASK_SEED,
     "at_most": {"one_step": 1.0, "two_step": 1.05},
 }
-"""The zoo's own runs."""
+"""The runs of the zoo."""
 PROMISES = {
     "m4": Group(seconds=60),
     "m3": Group(order=3, seconds=60),
@@ -81,7 +131,7 @@ PROMISES = {
     "five-T128": Group(**FIVE, length=128),
 }
 WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for order in (3, 4, 5)}
-"""The lag blocks as wide for every number of lags: the start then knows nothing of it."""
+"""Lag blocks of one width for every order, so that the start does not depend on the order."""
 ABLATIONS = {
     "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
     "cross-entropy-L5": Group(
@@ -94,80 +144,83 @@ GROUPS = {**PROMISES, **WIDE, **ABLATIONS}
 
 
 def main() -> None:
+    """Measure the groups that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "groups",
         nargs="*",
         metavar="GROUP",
-        help=f"some of {', '.join(GROUPS)}, or 'ablations' (default: {', '.join(PROMISES)})",
+        help=f"any of {', '.join(GROUPS)}, or 'ablations' (default: {', '.join(PROMISES)})",
     )
-    names = parser.parse_args().groups or list(PROMISES)
-    chosen = [name for given in names for name in (ABLATIONS if given == "ablations" else [given])]
+    chosen: list[str] = []
+    for name in parser.parse_args().groups or PROMISES:
+        chosen += ABLATIONS if name == "ablations" else [name]
     unknown = sorted(set(chosen) - set(GROUPS))
     if unknown:
-        parser.error(f"unknown group {unknown[0]}; there are {', '.join(GROUPS)}")
+        parser.error(f"unknown group {unknown[0]}; the known ones are {', '.join(GROUPS)}")
     print(f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
     for name in chosen:
         measure(name, GROUPS[name])
 
 
 def measure(name: str, group: Group) -> None:
-    recipe = recipe_for("fast", group.architecture, group.layers, **group.changes)
-    extra = "".join(f", {key} {value}" for key, value in group.changes.items())
-    extra += f", hidden layer of {group.d_mlp}" if group.d_mlp else ""
-    extra += f", lag blocks of {group.d_rel}" if group.d_rel else ""
-    print(
-        f"### {name}: {group.architecture}, {group.layers} layers, m = {group.order}, T = "
-        f"{group.length}, "
-        f"{recipe.steps} steps{extra}\n"
-    )
+    """Train all runs of a group and print their table."""
     seeds = "task and model seed" if group.task_seed is None else "model seed"
+    print(f"{group.title(name)}\n")
     print(
-        f"| {seeds} | KL | over one-step MD | over two-step MD | β (optimum) | branch | seconds in "
-        "all |"
+        f"| {seeds} | KL | over one-step MD | over two-step MD | β (optimum) | branch "
+        "| seconds in all |"
     )
     print("|---|---|---|---|---|---|---|")
-    ratios, reached = [], 0
+    outcomes = []
     for seed in range(group.seeds):
-        start = time.perf_counter()
-        task_seed = seed if group.task_seed is None else group.task_seed
-        task, model = MTDTask.random(VOCAB_SIZE, group.order, seed=task_seed), group.model()
-        initialise(model, recipe.initialisation, seed)
-        trainer = Trainer(
-            model, task, recipe, seed, HeldOut.prepare(task, group.length, bayes=False)
-        )
-        trainer.run()
-        last, reference = trainer.history[-1], trainer.held_out
-        over, seconds = (
-            {name: last["kl"] / reference.kl[name] for name in STEPS},
-            time.perf_counter() - start,
-        )
-        ratios.append(over["one_step"])
-        reached += (
-            all(over[name] <= most for name, most in group.at_most.items())
-            and last["branch"] == "direct"
-            and seconds <= group.seconds
-        )
-        print(
-            f"| {seed} | {last['kl']:.5f} | {over['one_step']:.3f} | {over['two_step']:.3f} "
-            f"| {last['beta']:.1f} ({reference.beta:.1f}) | {last['branch']} | {seconds:.0f} |",
-            flush=True,
-        )
+        outcome = train(group, seed)
+        outcomes.append(outcome)
+        print(outcome.row(seed), flush=True)
+    reached = sum(outcome.meets(group) for outcome in outcomes)
+    middle = median(outcome.ratios["one_step"] for outcome in outcomes)
     print(
-        f"\nReached ({group.criterion}): {reached} of {group.seeds}; median {median(ratios):.3f} × "
+        f"\nReached ({group.criterion}): {reached} of {group.seeds}; median {middle:.3f} × "
         "one-step MD.\n",
         flush=True,
     )
 
 
+def train(group: Group, seed: int) -> Outcome:
+    """Train one run of a group."""
+    started = time.perf_counter()
+    task_seed = seed if group.task_seed is None else group.task_seed
+    task = MTDTask.random(VOCAB_SIZE, group.order, seed=task_seed)
+    recipe = group.recipe
+    model = group.model()
+    initialise(model, recipe.initialisation, seed)
+    held_out = HeldOut.prepare(task, group.length, bayes=False)
+    if held_out.beta is None or held_out.left_out:
+        reasons = "; ".join(held_out.left_out.values())
+        raise SystemExit(f"task seed {task_seed}: {reasons}")
+    trainer = Trainer(model, task, recipe, seed, held_out)
+    trainer.run()
+    last = trainer.history[-1]
+    return Outcome(
+        kl=last["kl"],
+        ratios={name: last["kl"] / held_out.kl[name] for name in STEPS},
+        beta=last["beta"],
+        optimal_beta=held_out.beta,
+        branch=last["branch"],
+        seconds=time.perf_counter() - started,
+    )
+
+
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
+    """The processor's name, or the machine's type if the system does not tell."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
         return platform.machine()
+    for line in cpuinfo.read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
 
 
 if __name__ == "__main__":

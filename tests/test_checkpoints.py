@@ -8,7 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
+from mtdinterp import (
+    CheckpointError,
+    LagSpecificMTDTask,
+    MTDTask,
+    load_checkpoint,
+    save_checkpoint,
+)
+from mtdinterp.checkpoints.digests import CHECKSUMS, config_digest, tensors_digest
 from mtdinterp.construction import one_step, one_step_standard, two_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 
@@ -71,6 +78,38 @@ def test_a_round_trip_gives_the_same_model_and_task(name, tmp_path):
     assert (loaded.task.order, loaded.task.concentration) == (TASK.order, TASK.concentration)
     assert loaded.history == history
     assert loaded.config["seeds"] == {"task": 0}
+
+
+def test_a_task_of_another_kind_comes_back_equal(tmp_path):
+    task = LagSpecificMTDTask.random(4, 3, seed=0, concentration=[0.5, 1.0, 2.0])
+    model = MODELS["untrained"]()
+    save_checkpoint(tmp_path / "c", model, task)
+    loaded = load_checkpoint(tmp_path / "c")
+    assert loaded.task == task
+    assert loaded.task != TASK
+    assert loaded.config["task"]["kind"] == "lag-specific"
+    assert "m = 3, T = 12, one transition matrix per lag" in repr(loaded)
+    tokens = task.sample(5, 12, seed=1).tokens
+    assert torch.equal(loaded.model(tokens), model(tokens))
+
+
+def test_a_task_without_a_kind_is_an_mtd_task(saved):
+    """As older files have it; their checksums are over the configuration as it was written."""
+    config = json.loads((saved / "config.json").read_text())
+    assert config["task"].pop("kind") == "mtd"
+    (saved / "config.json").write_text(json.dumps(config))
+    tensors = load_file(saved / "model.safetensors")
+    checksums = json.dumps([tensors_digest(tensors), config_digest(config)])
+    save_file(tensors, saved / "model.safetensors", metadata={CHECKSUMS: checksums})
+    loaded = load_checkpoint(saved)
+    assert loaded.task == TASK
+    assert "kind" not in loaded.config["task"]
+
+
+def test_a_kind_of_task_that_is_not_known_is_named(saved):
+    edit_config(saved, task={"kind": "hmm"})
+    with pytest.raises(CheckpointError, match="task: expected one of .*; got 'hmm'"):
+        load_checkpoint(saved)
 
 
 def test_nothing_but_the_checkpoint_is_left_behind(saved):

@@ -11,15 +11,18 @@ from importlib.machinery import ModuleSpec
 import pytest
 import torch
 
-from mtdinterp import load_checkpoint
+from mtdinterp import LagSpecificMTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.architectures import start_names
-from mtdinterp.bench import GROUPS
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
+from mtdinterp.commands.flags import known_tasks
 from mtdinterp.commands.progress import LiveLine
 from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES
+from mtdinterp.commands.train import _table as train_table
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
+from mtdinterp.registry import ESTIMATORS, TASKS
 from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast
 
 
@@ -72,14 +75,13 @@ def test_help_shows_an_example_without_importing_torch(arguments):
             ["construct", "--out", "tests"],
             "expected a new or empty directory, or a checkpoint; it holds",
         ),
-        (["construct", "--target", "truth"], "--target is for tuning the two-step construction"),
         (
             ["construct", "--order", "9", "--length", "9"],
             "--order must be less than --length 9, got 9",
         ),
-        (["construct", "--layers", "4"], "there are constructions for disentangled with 3 layers"),
-        (["construct", "--layers", "5", "--beta", "3"], "takes --constants"),
-        (["construct", "--constants", "1", "2", "3", "4"], "--constants is for 5 layers"),
+        (["construct", "--beta", "1", "--constants", "1"], "not allowed with argument --beta"),
+        (["construct", "--task", "hmm"], "invalid choice: 'hmm'"),
+        (["train", "--task", "hmm"], "invalid choice: 'hmm'"),
         (["train", "--steps", "0"], "--steps: expected an integer ≥ 1, got 0"),
         (["train", "--learning-rate", "-1"], "--learning-rate: expected a number > 0, got -1"),
         (["train", "--recipe", "slow"], "invalid choice: 'slow'"),
@@ -89,6 +91,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
             "tests: expected a new or empty directory; choose another with --out",
         ),
         (["train", "--resume", "nowhere", "--steps", "5"], "leave out --steps"),
+        (["train", "--resume", "nowhere", "--task", "mtd"], "leave out --task"),
         (
             ["train", "--resume", "nowhere", "--order", "4"],
             "leave out --order",
@@ -110,7 +113,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (
             ["probe", "disentangled-m4-T64", "--probe", "beta"],
-            "the known ones are recover_transition, recover_beta",
+            "recover_beta, recover_transition",
         ),
         (["patch", "disentangled-m4-T64"], "One of the arguments --hook --sweep is required"),
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
@@ -153,6 +156,31 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "truth"], "--target is for tuning the two-step construction"),
+        (["--layers", "4"], "there are constructions for disentangled with 3 layers"),
+        (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
+        (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
+        (["--layers", "5", "--constants", "1"], "the two-step construction has 4 (β₁ a c₁ c₂)"),
+        (["--task", "lag-specific"], "needs one transition matrix that all lags share"),
+    ],
+)
+def test_what_no_construction_can_do_gets_one_sentence_after_the_import(arguments, message, capsys):
+    assert main(["construct", *arguments]) == 2
+    captured = capsys.readouterr()
+    progress, sentence = captured.err.splitlines()
+    assert progress == "importing …"
+    assert message in sentence
+    assert captured.out == ""
+
+
+def test_every_kind_of_task_can_be_chosen():
+    assert set(known_tasks()) == set(TASKS)
+    assert known_tasks() == {name: task.label for name, task in TASKS.items()}
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["--beta", "8"],
@@ -180,8 +208,12 @@ def test_construct_writes_a_checkpoint_and_says_how_it_compares(arguments, tmp_p
     report = json.loads(capsys.readouterr().out)
     assert code == 0
     assert report["max_error_to_formula"] <= 5e-5
-    scores = {row["name"]: row["kl"] for row in report["kl_to_truth"]}
-    assert scores["exact posterior mean"] < scores["construction"] < scores["uniform weights"]
+    construction, *estimators = report["kl_to_truth"]
+    assert construction["name"] == "construction"
+    scores = {row["estimator"]: row["kl"] for row in estimators}
+    assert list(scores) == list(ESTIMATORS)
+    assert all(row["name"].startswith(ESTIMATORS[row["estimator"]].label) for row in estimators)
+    assert scores["exact_bayes"] < construction["kl"] < scores["uniform"]
     checkpoint = load_checkpoint(out)
     assert checkpoint.task.order == 3
     assert checkpoint.model.config.length == 24
@@ -223,6 +255,8 @@ def test_what_the_library_refuses_is_one_sentence_too(capsys):
 
 
 def test_bench_prints_the_numbers_it_measured(capsys):
+    from mtdinterp.bench import GROUPS  # it imports everything that is measured
+
     assert tuple(GROUPS) == GROUP_NAMES
     assert main(["bench", "--quick", "--group", "sampler", "--group", "hooks", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)["measurements"]
@@ -277,6 +311,56 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     table = capsys.readouterr().out
     assert "step 20 of 20" in table
     assert "ratio to one-step MD" in table
+
+
+def test_train_takes_every_kind_of_task_and_resumes_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = main([*TINY, "--task", "lag-specific", "--out", "whole", "--json"])
+    assert whole == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["kl_of_estimators"]) == {"uniform", "one_step", "two_step", "exact_bayes"}
+    assert result["left_out"] == {}
+    loaded = load_checkpoint("whole")
+    assert loaded.task == LagSpecificMTDTask.random(3, 2, seed=0)
+    assert "one transition matrix per lag" in repr(loaded)
+    assert main(["train", "--resume", "whole"]) == 0
+    assert "step 20 of 20" in capsys.readouterr().out
+    # Without --out the directory is named after the task and the model.
+    assert main([*TINY, "--task", "lag-specific"]) == 0
+    name = "lag-specific-disentangled-m2-T8"
+    repeated = load_checkpoint(tmp_path / "out" / name)
+    assert all(
+        torch.equal(value, loaded.model.state_dict()[key])
+        for key, value in repeated.model.state_dict().items()
+    )
+
+
+def test_train_without_anything_to_tune_says_so(capsys):
+    """A ratio that cannot be computed is a dash with its reason, not a number."""
+    held_out = {"one_step": "learning_rate: there is nothing to tune"}
+    table = train_table(
+        {
+            "step": 1,
+            "steps": 1,
+            "seconds": 0.1,
+            "evaluated_at": 1,
+            "kl": 0.5,
+            "kl_stderr": 0.1,
+            "kl_of_estimators": {"uniform": 0.25},
+            "left_out": held_out,
+            "gain": None,
+            "gain_r2": None,
+            "beta": None,
+            "beta_r2": None,
+            "ratio": None,
+            "optimal_beta": None,
+            "branch": "undecided",
+            "checkpoint": "out/run",
+        }
+    )
+    assert "one-step MD (tuned)    not computed: learning_rate: there is nothing to tune" in table
+    assert "ratio to one-step MD     —" in table
+    assert "optimum —" in table
 
 
 def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
@@ -546,3 +630,17 @@ def test_patch_one_place_and_sweep_all(tmp_path, capsys):
     assert len(found["values"]) == 3
     assert main(["patch", "disentangled-m4-T64", "--hook", "z", "--layer", "9"]) == 2
     assert "layer: expected a layer of 0..2, got 9" in capsys.readouterr().err
+
+
+def test_patch_from_a_construction_that_does_not_exist_is_one_sentence(tmp_path, capsys):
+    """Neither a task without a single matrix nor a depth without a construction has one."""
+    config = DisentangledConfig(vocab_size=3, length=8, d_rel=2)
+    task = LagSpecificMTDTask.random(3, 2, seed=0)
+    save_checkpoint(tmp_path / "lags", DisentangledTransformer(config), task)
+    place = ["--hook", "pattern", "--layer", "1", "--sequences", "8"]
+    assert main(["patch", str(tmp_path / "lags"), *place, "--source", "construction"]) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "one transition matrix that all lags share" in sentence
+    assert main(["patch", str(tmp_path / "lags"), *place, "--source", "mean"]) == 0
+    sweep = ["--sweep", "head", "--same-end", "--sequences", "1"]
+    assert main(["patch", str(tmp_path / "lags"), *sweep]) == 0

@@ -127,6 +127,6 @@ def _bayes_kl(data: Sample, evidence: Evidence, control: Float64[Tensor, " batch
 def _divergence(
     data: Sample, evidence: Evidence, weights: Float64[Tensor, "some component"]
 ) -> Float64[Tensor, " some"]:
-    """KL(truth ‖ prediction) of the first sequences, as many as there are weights."""
+    """KL(truth ‖ prediction) of the first sequences, those that have weights."""
     truth = data.next_probs[: len(weights)]
     return kl_divergence(truth, evidence.predict(weights))

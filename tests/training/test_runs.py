@@ -16,7 +16,13 @@ import time
 import pytest
 import torch
 
-from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
+from mtdinterp import (
+    CheckpointError,
+    LagSpecificMTDTask,
+    MTDTask,
+    load_checkpoint,
+    save_checkpoint,
+)
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.training import DivergedError, HeldOut, Recipe
 from mtdinterp.training.run import new_run, read_state, resumed_run
@@ -68,6 +74,22 @@ def test_a_resumed_run_ends_with_the_same_bits(stop_at, tmp_path, uninterrupted)
     assert equal(weights_of(uninterrupted), weights_of(tmp_path / "parts"))
     whole, parts = (load_checkpoint(path).history for path in (uninterrupted, tmp_path / "parts"))
     assert without_time(whole) == without_time(parts)
+
+
+def test_a_run_on_another_kind_of_task_resumes_with_the_same_bits(tmp_path):
+    task = LagSpecificMTDTask.random(3, 2, seed=0)
+    held_out = HeldOut.prepare(task, LENGTH, n_sequences=100)
+    for name, stop in (("whole", 40), ("parts", 13)):
+        with new_run(tmp_path / name, fresh(), task, RECIPE, {"model": 5}, held_out) as run:
+            run.train(after_step=lambda trainer, stop=stop: trainer.step < stop)
+    with resumed_run(tmp_path / "parts", held_out) as run:
+        assert run.trainer.task == task
+        assert run.trainer.step == 13
+        run.train()
+    assert equal(weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts"))
+    whole, parts = (load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert without_time(whole.history) == without_time(parts.history)
+    assert whole.task == parts.task == task
 
 
 def test_what_was_trained_after_the_last_save_is_done_again(tmp_path, uninterrupted):
