@@ -238,33 +238,33 @@ def _estimator_rows(
     rows = []
     for name, estimator in ESTIMATORS.items():
         try:
-            constants = _compared_constants(options, estimator, task)
+            constants = _compared_constants(options, estimator, task, evidence)
             predictions = estimator.predict(evidence, **constants)
         except CannotCompute as error:
             missing = {"kl": None, "stderr": None, "why": str(error)}
             rows.append({"name": estimator.label, "estimator": name, **missing})
             continue
-        label = estimator.label + _describe(estimator, constants)
+        label = estimator.label + _describe(estimator, evidence, constants)
         rows.append(_row(label, name, _score(data, predictions)))
     return rows
 
 
 def _compared_constants(
-    options: argparse.Namespace, estimator: "Estimator", task: "Task"
+    options: argparse.Namespace, estimator: "Estimator", task: "Task", evidence: "Evidence"
 ) -> "Constants":
     """An estimator's tuned constants."""
-    if not estimator.constants:
+    if not estimator.constants_for(evidence):
         return {}
     fit = estimator.tune(task, options.length, seed=options.seed, n_sequences=COMPARED_SEQUENCES)
     return fit.constants
 
 
-def _describe(estimator: "Estimator", constants: "Constants") -> str:
+def _describe(estimator: "Estimator", evidence: "Evidence", constants: "Constants") -> str:
     """A single tuned constant in brackets; several would not fit in the table."""
     if len(constants) != 1:
         return " (tuned)" if constants else ""
     (value,) = constants.values()
-    return f" ({estimator.constants[0].symbol} = {value:.4g})"
+    return f" ({estimator.constants_for(evidence)[0].symbol} = {value:.4g})"
 
 
 def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
