@@ -139,6 +139,7 @@ def test_transplants_take_the_layer_with_the_role():
     # Layers 3 and 5 both attend with weights; a layer without that role gets the first of them.
     other = transplant_attention(model, TASK, DATA, 1, "one_step", explanation=found)
     assert other.role is LayerRole.WEIGHTS
+    assert other.claims() == ()
     with pytest.raises(NotApplicable, match="has no constant β; it has beta_first"):
         transplant_attention(model, TASK, DATA, 4, "one_step", beta=3.0, explanation=found)
 
