@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.algorithms.base import Values, Variable
@@ -213,13 +213,7 @@ def interchange(
     Raises:
         NotApplicable: if the model is too shallow to hold the variable.
     """
-    base_tokens = probe_sequences(model, task, base, 0, 0, least=4)
-    source_tokens = probe_sequences(model, task, source, 0, 0, least=4)
-    if base_tokens.shape != source_tokens.shape:
-        raise ValueError(
-            f"source: expected the base tokens' shape {list(base_tokens.shape)}, "
-            f"got {list(source_tokens.shape)}"
-        )
+    base_tokens, source_tokens = _checked_pairs(model, task, base, source)
     if explanation is None:
         explanation = explain(model, task, length=base_tokens.shape[1], seed=seed)
     swapped_variable = explanation.algorithm.variable(variable)
@@ -229,8 +223,7 @@ def interchange(
             f"variable: a model of {len(model.blocks)} layers has no site for {variable}"
         )
     generator = torch.Generator().manual_seed(seed)
-    n_steps = base_tokens.shape[1] - task.warm_up
-    steps = _half_of(n_steps, generator)
+    steps = _half_of(base_tokens.shape[1] - task.warm_up, generator)
     unswapped, swapped = _algorithm_predictions(
         explanation,
         task.evidence(base_tokens),
@@ -274,6 +267,20 @@ def interchange(
         n_sequences=len(base_tokens) - half,
         seed=None,
     )
+
+
+def _checked_pairs(
+    model: LensTransformer, task: Task, base: ArrayLike, source: ArrayLike
+) -> tuple[Int[Tensor, "pair pos"], Int[Tensor, "pair pos"]]:
+    """Both sets of sequences, if they fit the model, the task and each other."""
+    base_tokens = probe_sequences(model, task, base, 0, 0, least=4)
+    source_tokens = probe_sequences(model, task, source, 0, 0, least=4)
+    if base_tokens.shape != source_tokens.shape:
+        raise ValueError(
+            f"source: expected the base tokens' shape {list(base_tokens.shape)}, "
+            f"got {list(source_tokens.shape)}"
+        )
+    return base_tokens, source_tokens
 
 
 def _half_of(n_steps: int, generator: torch.Generator) -> Tensor:

@@ -73,13 +73,17 @@ class Transplant(Result):
         )
 
     def claims(self) -> tuple[Claim, ...]:
-        """Whether the layer works with the reference construction's attention."""
-        if self.explanation is None:
+        """Whether the layer works with the attention that the reference construction has there.
+
+        Attention of another model, or of a layer with another role, is an experiment and no claim.
+        """
+        if self.explanation is None or self.explanation.roles is None:
+            return ()
+        if self.role is not self.explanation.roles[self.layer]:
             return ()
         reason = ""
-        # The likelihoods and the plain average are the same for all constants.
-        depends_on_constants = self.role in (LayerRole.WEIGHTS, LayerRole.REWEIGHT)
-        if depends_on_constants and self.explanation is not None:
+        # The responsibilities and the plain average are the same for all constants.
+        if self.role in (LayerRole.WEIGHTS, LayerRole.REWEIGHT):
             reason = unknown_constants(self.explanation)
         allowed = SPARED * self.kl_before
         if math.isfinite(self.difference_stderr):

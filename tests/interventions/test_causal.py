@@ -79,7 +79,7 @@ def test_interchange_is_exact_on_one_step(model, variable):
     assert found.kl < 1e-9
     assert max(found.control_r2, found.mismatched_r2) < 0.5
     assert found.mean_r2 < 0.8
-    assert found.algorithm.constants == pytest.approx(BETA, rel=1e-3)
+    assert found.constants["beta"] == pytest.approx(BETA, rel=1e-3)
 
 
 @pytest.mark.parametrize(
