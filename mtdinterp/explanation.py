@@ -167,7 +167,7 @@ def explain(
     }
     precision = precision_of(algorithm, evidence, predictions, fit.constants)
     common |= {"stderrs": precision.stderrs, "combinations": precision.combinations}
-    if share < EXPLAINED:
+    if not share >= EXPLAINED:  # written so that NaN explains nothing
         constants, source = _usual_constants(algorithm, task, size, evidence)
         return Explanation(constants=constants, source=source, **common)
     return Explanation(

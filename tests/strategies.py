@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from hypothesis import strategies as st
 
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 
 @dataclass(frozen=True)
