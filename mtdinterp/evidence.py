@@ -42,12 +42,14 @@ def lag_likelihoods(
     Raises:
         ValueError: if no lag can produce some token of a sequence.
     """
-    order = len(matrices)
+    order, vocab_size, _ = matrices.shape
     # Window t holds the `order` tokens before position t, oldest first; reversed, index g-1 is
     # lag g.
     sources = tokens[:, :-1].unfold(1, order, 1).flip(-1)
     targets = tokens[:, order:, None]
-    likelihoods = matrices[torch.arange(order), sources, targets]
+    # One flat look-up is faster than indexing with three tensors.
+    rows = torch.arange(order) * vocab_size + sources
+    likelihoods = matrices.reshape(-1).take(rows * vocab_size + targets)
     impossible = (likelihoods.sum(-1) == 0).nonzero()
     if len(impossible):
         row, step = impossible[0].tolist()
