@@ -68,7 +68,7 @@ class Algorithm(Estimator):
     def weights(
         self, evidence: Evidence, **constants: float | Tensor
     ) -> Float64[Tensor, "batch component"]:
-        return self.run(evidence, **constants)["weights"]
+        return self.run(evidence, None, **constants)["weights"]
 
     def variable(self, name: str) -> Variable:
         """The variable of that name; an unknown name is an error that lists the known ones."""
