@@ -1,8 +1,7 @@
-"""Input checks: turn what a caller passed into a tensor, or raise a ValueError that quotes both
-sides.
+"""Input checks: turn an argument into a tensor, or raise a ValueError.
 
-Every public function of the task, the estimators and the constructions goes through these, so that
-a mistake is named where it was made and not where it first hurts.
+The message says what was expected and what was given. Every public function of the tasks, the
+estimators and the constructions uses these checks, so that a mistake is reported where it was made.
 """
 
 import difflib
@@ -24,8 +23,7 @@ def as_float(name: str, value: ArrayLike | float) -> Tensor:
     if given.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
         raise ValueError(f"{name}: expected real numbers, got {given.dtype}")
     try:
-        # A copy in the usual order: views that run backwards or belong to somebody are fine to
-        # pass.
+        # A copy in native order, because torch accepts no reversed or big-endian arrays.
         tensor = (
             given.detach().double()
             if isinstance(given, Tensor)
@@ -53,8 +51,16 @@ def _as_array(name: str, value: object) -> np.ndarray:
 
 
 def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Tensor:
-    """`value` as float64 rows that are non-negative and sum to one, renormalised where rounding
-    shows."""
+    """`value` as float64 rows that are non-negative and sum to one.
+
+    Args:
+        name: of the argument, for error messages.
+        value: array whose last axis holds distributions.
+        size: required length of the last axis; any if None.
+
+    Returns:
+        The rows, renormalised if they are off by more than rounding in float64.
+    """
     rows = as_float(name, value)
     if rows.ndim == 0 or (size is not None and rows.shape[-1] != size):
         wanted = "rows" if size is None else f"{size} entries in the last axis"
@@ -68,7 +74,7 @@ def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Ten
             f"{name}: expected rows that sum to 1, got a row that sums to "
             f"{total.flatten()[(total - 1).abs().argmax()].item():.6g}"
         )
-    # Rows that already sum to one stay as they are: what was stored comes back to the bit.
+    # Rows that already sum to one are kept bit for bit, so that a stored task loads unchanged.
     return rows if worst <= 4 * rows.shape[-1] * torch.finfo(torch.float64).eps else rows / total
 
 
@@ -95,7 +101,7 @@ def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
     if given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
         raise ValueError(f"tokens: expected an integer type, got {given.dtype}")
     tokens = given.to(torch.int64)
-    # NumPy on the CPU: a reduction this small is not worth waking torch's threads for.
+    # NumPy on the CPU: for so small a reduction, starting torch's threads costs more.
     values = tokens.numpy() if tokens.device.type == "cpu" else tokens
     if tokens.numel() and (values.min() < 0 or values.max() >= vocab_size):
         raise ValueError(
@@ -106,8 +112,7 @@ def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
 
 
 def check_order(order: int, length: int | None = None) -> int:
-    """The number of lags: at least 1, and smaller than `length` so that one transition is
-    observed."""
+    """The number of lags: at least 1, and smaller than `length` if one is given."""
     if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 1:
         raise ValueError(f"order: expected an integer ≥ 1, got {order!r}")
     if length is not None and order >= length:
@@ -116,7 +121,16 @@ def check_order(order: int, length: int | None = None) -> int:
 
 
 def check_count(name: str, value: int, minimum: int = 1) -> int:
-    """An integer of at least `minimum`."""
+    """An integer of at least `minimum`.
+
+    Args:
+        name: of the argument, for error messages.
+        value: what was given.
+        minimum: the smallest value allowed.
+
+    Returns:
+        The integer.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         raise ValueError(f"{name}: expected an integer ≥ {minimum}, got {value!r}")
     return int(value)
@@ -125,7 +139,17 @@ def check_count(name: str, value: int, minimum: int = 1) -> int:
 def check_number(
     name: str, value: float, minimum: float | None = None, exclusive: bool = False
 ) -> float:
-    """A finite number, at least (or more than) `minimum`."""
+    """A finite number, at least (or more than) `minimum`.
+
+    Args:
+        name: of the argument, for error messages.
+        value: what was given.
+        minimum: the lower bound; none if None.
+        exclusive: whether the bound itself is refused.
+
+    Returns:
+        The number.
+    """
     number = as_float(name, value)
     if number.ndim != 0:
         raise ValueError(f"{name}: expected one number, got shape {tuple(number.shape)}")
@@ -152,8 +176,19 @@ def as_concentration(value: ArrayLike | float, order: int) -> Tensor:
 
 
 def check_option(name: str, value: str, known: Iterable[str]) -> str:
-    """`value` if it is one of the `known` names; otherwise an error that lists them and a near
-    one."""
+    """`value` if it is one of the `known` names.
+
+    Args:
+        name: of the argument, for error messages.
+        value: what was given.
+        known: the names allowed.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: with the known names and the nearest of them.
+    """
     options = list(known)
     if value not in options:
         near = difflib.get_close_matches(str(value), options, n=1)

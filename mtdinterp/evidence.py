@@ -23,9 +23,12 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, as_tokens, as_transition, check_order
 from mtdinterp.metrics import clip_to_distribution, divergences
 
-SMALLEST_WEIGHT = 1e-300
+SMALLEST_WEIGHT = 1e-200
 """Weights are clamped here: one that underflowed to zero may still be the only component that
-explains a token, and the quotients must stay finite."""
+explains a token, and 1/(w_g·c[t, g]) must stay finite for any c[t, g] above 1e-100."""
+
+ROUNDING = 1e-12
+"""Probabilities closer than this are the same."""
 
 Concentration = float | tuple[float, ...]
 """A Dirichlet prior over weights: one number if it is symmetric, otherwise one per component."""
@@ -39,12 +42,14 @@ def lag_likelihoods(
     Raises:
         ValueError: if no lag can produce some token of a sequence.
     """
-    order = len(matrices)
+    order, vocab_size, _ = matrices.shape
     # Window t holds the `order` tokens before position t, oldest first; reversed, index g-1 is
     # lag g.
     sources = tokens[:, :-1].unfold(1, order, 1).flip(-1)
     targets = tokens[:, order:, None]
-    likelihoods = matrices[torch.arange(order), sources, targets]
+    # One flat look-up is faster than indexing with three tensors.
+    rows = torch.arange(order) * vocab_size + sources
+    likelihoods = matrices.reshape(-1).take(rows * vocab_size + targets)
     impossible = (likelihoods.sum(-1) == 0).nonzero()
     if len(impossible):
         row, step = impossible[0].tolist()
@@ -153,6 +158,12 @@ class Evidence:
         """Weights before any evidence: 1/m for every component."""
         return uniform_for(self.likelihoods)
 
+    @property
+    def weights_matter(self) -> bool:
+        """Whether some prediction depends on the weights: not if all components predict alike."""
+        spread = self.rows - self.rows[:, :1]
+        return bool((spread.abs() > ROUNDING).any())
+
     @cached_property
     def _uniform_responsibilities(self) -> Float64[Tensor, "batch step component"]:
         return self.likelihoods / self.likelihoods.sum(-1, keepdim=True)
@@ -195,7 +206,15 @@ class Evidence:
     ) -> Float64[Tensor, " batch"]:
         """KL(predictions ‖ prediction with `weights`) of every sequence.
 
-        Both sides are clipped alike, so that no estimator is infinitely far away.
+        Both sides are clipped alike: a model's raw output may have negative entries, and no
+        estimator is infinitely far away.
+
+        Args:
+            predictions: a model's raw output, or distributions.
+            weights: mixture weights of every sequence.
+
+        Returns:
+            One divergence per sequence.
         """
         given, _ = clip_to_distribution(predictions)
         return divergences(given, self.predict(weights))

@@ -15,7 +15,7 @@ from mtdinterp.algorithms.base import Algorithm
 from mtdinterp.algorithms.precision import Combination, precision_of
 from mtdinterp.checks import ArrayLike, check_count
 from mtdinterp.construction.base import Implementation, LayerRole, implementation_for
-from mtdinterp.criteria import EXPLAINED, PRICE
+from mtdinterp.criteria import EXPLAINED, PRICE, RESOLUTION
 from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
@@ -196,7 +196,7 @@ def nearest_algorithm(
 
     def price(name: str) -> float:
         extra = max(0, len(fits[name].constants) - 1)
-        return fits[name].divergence * PRICE**extra
+        return (fits[name].divergence + RESOLUTION) * PRICE**extra
 
     best = min(fits, key=price)
     return ALGORITHMS[best], fits[best]

@@ -80,8 +80,10 @@ class Estimate(NamedTuple):
 
 
 def paired_ratio(above: Float64[Tensor, " batch"], below: Float64[Tensor, " batch"]) -> Estimate:
-    """Mean over mean of two scores on the same sequences: what makes a sequence hard is common to
-    both."""
+    """Ratio of the means of two scores on the same sequences, with its standard error.
+
+    Pairing removes the variance that both scores share, because some sequences are hard for both.
+    """
     level = below.mean().item()
     if not level > NO_LEVEL:
         return Estimate(float("nan"), float("nan"))
@@ -143,7 +145,17 @@ def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
 def bootstrap_interval(
     values: Float64[Tensor, " batch"], level: float = 0.95, n_resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean under resampling of sequences."""
+    """Percentile interval of the mean under resampling of sequences.
+
+    Args:
+        values: one value per sequence.
+        level: probability that the interval covers the mean.
+        n_resamples: how many times sequences are drawn with replacement.
+        seed: of the draws.
+
+    Returns:
+        Lower and upper end.
+    """
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(values), (n_resamples, len(values)), generator=generator)
     low, high = (

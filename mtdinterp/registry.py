@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -38,6 +39,8 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._sort_key = sort_key
         self._items: dict[str, Item] = {}
         self._loaded = False
+        # Re-entrant, since a module may look up names while it is imported.
+        self._loading = threading.RLock()
 
     def add(self, name: str, item: Item) -> Item:
         """Register `item` under `name`; a name that is taken is refused."""
@@ -79,12 +82,18 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return len(self._items)
 
     def _load(self) -> None:
-        if self._loaded:
-            return
-        self._loaded = True
-        for package in self._packages:
-            for module in module_names(package):
-                importlib.import_module(module)
+        """Import the built-in instances, once; a failed import is tried again next time."""
+        with self._loading:
+            if self._loaded:
+                return
+            self._loaded = True
+            try:
+                for package in self._packages:
+                    for module in module_names(package):
+                        importlib.import_module(module)
+            except BaseException:
+                self._loaded = False
+                raise
 
 
 class UnknownName(ValueError, KeyError):
@@ -164,8 +173,16 @@ def _folder(package: str) -> Path:
 
 def _same_definition(known: Any, item: Any) -> bool:
     """Whether an instance is registered again by the same code, as when a module is reloaded."""
-    first, second = (entry if isinstance(entry, type) else type(entry) for entry in (known, item))
-    return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
+    return _definition(known) == _definition(item)
+
+
+def _definition(item: Any) -> tuple[str, str]:
+    """Where an instance is defined: the module and name of its function or class."""
+    # A probe is its function; all probes have the same class.
+    source = getattr(item, "function", None)
+    if source is None:
+        source = item if isinstance(item, type) else type(item)
+    return source.__module__, source.__qualname__
 
 
 TASKS: Registry[Any] = Registry("task", ("mtdinterp.tasks",))

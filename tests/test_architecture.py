@@ -8,26 +8,30 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     (
-        "mtdinterp.checks",
         "mtdinterp.checkpoint_files",
+        "mtdinterp.checks",
+        "mtdinterp.criteria",
         "mtdinterp.errors",
         "mtdinterp.plugins",
         "mtdinterp.registry",
-        "mtdinterp.results",
         "mtdinterp.style",
     ),
+    ("mtdinterp.claims", "mtdinterp.naming", "mtdinterp.plotting"),
     ("mtdinterp.pages",),
+    ("mtdinterp.results",),
     ("mtdinterp.native",),
-    ("mtdinterp.sampling", "mtdinterp.metrics"),
-    ("mtdinterp.task",),
+    ("mtdinterp.metrics",),
+    ("mtdinterp.evidence",),
+    ("mtdinterp.tasks",),
     ("mtdinterp.estimators",),
     ("mtdinterp.theory",),
-    ("mtdinterp.fitting",),
+    ("mtdinterp.algorithms",),
     ("mtdinterp.models",),
     ("mtdinterp.architectures",),
+    ("mtdinterp.readings",),
     ("mtdinterp.construction",),
+    ("mtdinterp.explanation",),
     ("mtdinterp.checkpoints",),
-    ("mtdinterp.readout",),
     ("mtdinterp.training",),
     ("mtdinterp.interventions",),
     ("mtdinterp.figures",),
@@ -41,7 +45,10 @@ LAYERS = (
 """From the ground up: a module may import from its own layer's packages and from the layers before
 it."""
 
-BY_NAME = {("mtdinterp.models", "mtdinterp.architectures")}
+BY_NAME = {
+    ("mtdinterp.estimators", "mtdinterp.algorithms"),
+    ("mtdinterp.models", "mtdinterp.architectures"),
+}
 """Packages that name a package above them only in imports for type checkers and on first use."""
 
 

@@ -15,7 +15,7 @@ from mtdinterp.estimators import (
     responsibilities,
     uniform_weights,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 GOOD = [[0.2, 0.8], [0.6, 0.4]]
 TOKENS = [[0, 1, 1, 0, 1]]

@@ -3,12 +3,13 @@
 γ -> Γ = mean of γ -> w = softmax(β·Γ). A negative β is a step against the likelihood.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.algorithms.base import Algorithm, Variable
+from mtdinterp.algorithms.base import Algorithm, Values, Variable
 from mtdinterp.estimators.base import Constants
 from mtdinterp.estimators.mirror_descent import BETA, BETA_POINTS, learning_rate_of
 from mtdinterp.evidence import Evidence, mean_over_steps
@@ -22,11 +23,19 @@ RESPONSIBILITIES = Variable(
     per_step=True,
     as_attention=True,
 )
-MEAN_RESPONSIBILITIES = Variable(
-    "mean_responsibilities",
-    "Γ",
-    lambda evidence, values, constants: mean_over_steps(values["responsibilities"]),
-)
+
+
+def _mean(
+    evidence: Evidence, values: Values, constants: Mapping[str, float | Tensor]
+) -> Float64[Tensor, "batch component"]:
+    gamma = values["responsibilities"]
+    if gamma is evidence.responsibilities():
+        # Not replaced by an interchange, so that the mean is known already; fits ask often.
+        return evidence.mean_responsibilities
+    return mean_over_steps(gamma)
+
+
+MEAN_RESPONSIBILITIES = Variable("mean_responsibilities", "Γ", _mean)
 
 
 def one_step_weights(

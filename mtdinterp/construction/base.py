@@ -144,10 +144,19 @@ def implementation_for(config: ModelConfig, task: Task) -> Implementation:
         NotApplicable: if none is known, with the reason.
     """
     known = list(implementations_of(config.architecture))
+    refusal: NotApplicable | None = None
     for implementation in known:
-        if implementation.n_layers == config.n_layers:
+        if implementation.n_layers != config.n_layers:
+            continue
+        try:
             implementation.check_task(task)
+        except NotApplicable as error:
+            # Another construction of this depth may apply.
+            refusal = error
+        else:
             return implementation
+    if refusal is not None:
+        raise refusal
     depths = " and ".join(str(implementation.n_layers) for implementation in known)
     others = f"; there are constructions of {depths} layers" if known else ""
     raise NotApplicable(

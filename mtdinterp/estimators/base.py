@@ -23,6 +23,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from mtdinterp.checks import check_count, check_option
+from mtdinterp.errors import NothingToTune
 from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
 from mtdinterp.evidence import Evidence
 from mtdinterp.native.threads import torch_on_one_thread
@@ -35,6 +36,14 @@ Objective = Callable[[Constants], float]
 
 TUNING_TARGETS = ("truth", "posterior_mean")
 """What constants can be tuned to: the paper's text uses the first, its appendix the second."""
+
+
+SMALLEST_DIVERGENCE = 1e-12
+"""A mean divergence that no fit needs to improve."""
+
+DIFFERENCE = 1e-6
+"""Share of its range by which a constant is moved to find a slope: enough to be seen by an
+estimator that computes in float32."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +143,16 @@ class Estimator(ABC):
 
         Returns:
             The fit, with the mean KL(target ‖ estimator) it reaches.
+
+        Raises:
+            NothingToTune: if no prediction depends on the weights.
         """
         data = task.sample(check_count("n_sequences", n_sequences), length, seed)
         evidence = task.evidence(data.tokens)
+        if self.constants_for(evidence) and not evidence.weights_matter:
+            raise NothingToTune(
+                "no prediction depends on the weights, so that there is nothing to tune"
+            )
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
 
     @property
@@ -206,7 +222,7 @@ def _minimise_one(
 
 
 def _minimise_several(objective: Objective, constants: tuple[Constant, ...]) -> Fit:
-    """L-BFGS-B from three starts, in coordinates that map every range to [0, 1]."""
+    """L-BFGS-B from a few starts, in coordinates that map every range to [0, 1]."""
 
     def named(position: np.ndarray) -> Constants:
         return {
@@ -219,14 +235,31 @@ def _minimise_several(objective: Objective, constants: tuple[Constant, ...]) -> 
 
     box = [(0.0, 1.0)] * len(constants)
     starts = [np.full(len(constants), fraction) for fraction in (0.25, 0.5, 0.75)]
-    found = [minimize(value, start, method="L-BFGS-B", bounds=box) for start in starts]
-    best = min(found, key=lambda result: result.fun)
+    found = [_descend_from(start, value, box) for start in starts]
+    # Tolerances are relative to the value at the start, so a second run from the best point is
+    # as much finer as the first one got lower.
+    best = _descend_from(min(found, key=value), value, box)
     at_bound = tuple(
         constant.name
-        for constant, fraction in zip(constants, best.x, strict=True)
+        for constant, fraction in zip(constants, best, strict=True)
         if fraction in (0.0, 1.0)
     )
-    return Fit(named(best.x), float(best.fun), at_bound)
+    return Fit(named(best), value(best), at_bound)
+
+
+def _descend_from(
+    start: np.ndarray, value: Callable[[np.ndarray], float], box: list[tuple[float, float]]
+) -> np.ndarray:
+    """Where L-BFGS-B ends, with tolerances relative to the value at the start."""
+    size = max(value(start), SMALLEST_DIVERGENCE)
+    result = minimize(
+        lambda position: value(position) / size,
+        start,
+        method="L-BFGS-B",
+        bounds=box,
+        options={"ftol": 1e-10, "gtol": 1e-7, "eps": DIFFERENCE},
+    )
+    return result.x
 
 
 def _at_fraction(constant: Constant, fraction: float) -> float:

@@ -107,8 +107,7 @@ def _newton(
     tolerance: float,
     max_steps: int = 200,
 ) -> Float64[Tensor, "batch component"]:
-    """Damped Newton for s > 0, where the objective is strictly concave and its maximum inside the
-    simplex.
+    """Damped Newton for s > 0: the objective is strictly concave, its maximum inside the simplex.
 
     The step is taken in the logits, scaled by √w: the Hessian becomes √w·(Σ_t c cᵀ/(w·c)²)·√w +
     s·I, which no vanishing weight can make singular.
@@ -147,8 +146,10 @@ def _backtrack(
     value: Float64[Tensor, " batch"],
     strength: float,
 ) -> tuple[Float64[Tensor, "batch component"], Float64[Tensor, " batch"]]:
-    """The longest of the steps 1, 1/2, 1/4, … after which no objective has fallen by more than
-    rounding."""
+    """The longest of the steps 1, 1/2, 1/4, … after which the objective has not fallen.
+
+    A fall within rounding does not count. Every sequence has its own step.
+    """
     stride = torch.ones(len(logits), 1, dtype=torch.float64)
     floor = value - 1e-13 * (1 + value.abs())
     for _ in range(60):
@@ -168,7 +169,7 @@ def _ascend(
     tolerance: float,
     max_steps: int = 20_000,
 ) -> Float64[Tensor, "batch component"]:
-    """Mirror ascent with one step size a sequence: halved where the objective falls, else grown."""
+    """Mirror ascent with one step size per sequence: cut if the objective falls, else grown."""
     logits = weights.log()
     rate = torch.full(
         (len(weights), 1), 1 / (likelihoods.shape[1] + abs(strength)), dtype=torch.float64

@@ -1,8 +1,8 @@
 """The exact posterior mean of the mixture weights (paper, eq. bayes_optimal_predictor_main).
 
 The paper calls it intractable. For a fixed number of lags it is not: the likelihood is a polynomial
-in the weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes a
-dimension integrates it exactly, and far fewer are enough for any tolerance above rounding. The
+in the weights of degree N = length - order, so a Gauss rule on the simplex with (N + 2)/2 nodes
+per dimension integrates it exactly, and far fewer are enough for any tolerance above rounding. The
 number of nodes is raised until an error estimate meets the tolerance, sequence by sequence.
 Evaluating the likelihood at every node is the whole cost; there are two implementations of that,
 compiled and in torch.
@@ -18,7 +18,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_concentration, check_count, check_number
+from mtdinterp.checks import (
+    ArrayLike,
+    as_concentration,
+    check_count,
+    check_number,
+    check_order,
+)
 from mtdinterp.errors import RuleTooLarge
 from mtdinterp.estimators.base import Estimator
 from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
@@ -43,7 +49,6 @@ GROWTH = 1.25
 
 SAFETY, LEAST_RATE = 10.0, 1e-3
 """How far the error estimate trusts the convergence it has seen: see `_error_estimate`."""
-
 
 COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 200_000
 """Accuracy when estimators are compared, and the largest rule that is worth waiting for there."""
@@ -73,7 +78,7 @@ def exact_posterior_mean(
     Raises:
         RuleTooLarge: if a sequence needs a rule of more than `max_nodes` nodes.
     """
-    alpha = tuple(as_concentration(concentration, order).tolist())
+    alpha = tuple(as_concentration(concentration, check_order(order)).tolist())
     evidence = evidence_of(transition, tokens, order, alpha)
     return posterior_mean_of(evidence, tolerance, max_nodes)
 
@@ -134,6 +139,7 @@ class _PosteriorMean:
         return (self.steps + 2 + 1) // 2
 
     def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
+        """Posterior means with rules of growing size, until every error estimate is small."""
         result = torch.empty(self.batch_size, self.order, dtype=torch.float64)
         active = torch.arange(self.batch_size)
         # The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
@@ -256,8 +262,7 @@ def _error_estimate(estimates: list[Float64[Tensor, "row lag"]]) -> Float64[Tens
 
 
 def _product_over_first(values: Float64[Tensor, "group row node"]) -> Float64[Tensor, "row node"]:
-    """The product over the leading axis by halves, in place: each multiplication is one long
-    sweep."""
+    """The product over the leading axis by halves, in place: one long sweep at a time."""
     while len(values) > 1:
         half = (len(values) + 1) // 2
         values[: len(values) - half].mul_(values[half:])
@@ -281,8 +286,7 @@ def _monomials(
 def _grouped_coefficients(
     scaled: Float64[Tensor, "batch step component"], degree: int
 ) -> Float64[Tensor, "chunk group batch monomial"]:
-    """Coefficients of the products of `degree` consecutive factors, grouped by the logarithm they
-    share.
+    """Coefficients of the products of `degree` consecutive factors, grouped by logarithm.
 
     Steps are padded with the factor Σ_g w_g·1, which is 1 on the simplex.
     """

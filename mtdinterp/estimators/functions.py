@@ -122,5 +122,7 @@ def predict_next(
             f"weights: expected shape [{len(sequence)}, lag], got {tuple(mixture.shape)}"
         )
     if order > sequence.shape[1]:
-        raise ValueError(f"weights: {order} lags need as many tokens, got {sequence.shape[1]}")
+        raise ValueError(
+            f"weights: {order} lags need at least as many tokens, got {sequence.shape[1]}"
+        )
     return mix_rows(lag_rows(matrix.expand(order, -1, -1), sequence), mixture)

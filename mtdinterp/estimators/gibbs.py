@@ -1,8 +1,8 @@
 """Gibbs sampling of the posterior over weights: the paper's stand-in for the exact posterior mean.
 
 Alternates lags given weights (categorical) and weights given lag counts (Dirichlet), vectorised
-over the batch. The exact posterior mean is in `bayes`; this one is kept to reproduce the paper and
-as a check.
+over the batch. The exact posterior mean is in `exact_bayes`; this one is kept to reproduce the
+paper and as a check.
 """
 
 from typing import Literal, overload
@@ -78,12 +78,12 @@ def gibbs_posterior_mean(
     samples = check_count("samples", samples, minimum=2)
     burn_in = check_count("burn_in", burn_in, minimum=0)
     rng = np.random.Generator(np.random.SFC64(check_count("seed", seed, minimum=0)))
-    chain = _run_chain(likelihoods.numpy(), alpha.numpy(), burn_in, samples, rao_blackwell, rng)
+    chain = run_chain(likelihoods.numpy(), alpha.numpy(), burn_in, samples, rao_blackwell, rng)
     mean = torch.from_numpy(chain.mean(0))
     return (mean, torch.from_numpy(chain_stderr(chain))) if return_stderr else mean
 
 
-def _run_chain(
+def run_chain(
     likelihoods: Float64[np.ndarray, "batch step lag"],
     alpha: Float64[np.ndarray, " lag"],
     burn_in: int,
@@ -91,7 +91,19 @@ def _run_chain(
     rao_blackwell: bool,
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, "sample batch lag"]:
-    """The chain of drawn weights, or of their conditional means."""
+    """The chain of drawn weights, or of their conditional means.
+
+    Args:
+        likelihoods: c[t, g] of every sequence.
+        alpha: the Dirichlet prior.
+        burn_in: draws that are thrown away first.
+        samples: draws that are kept.
+        rao_blackwell: keep the conditional mean given the lag counts instead of the drawn weights.
+        rng: where random numbers come from.
+
+    Returns:
+        One set of weights per draw and sequence.
+    """
     batch_size, steps, order = likelihoods.shape
     # Lag first, so that the cumulative sum over lags is a few additions of whole arrays.
     by_lag = np.ascontiguousarray(np.moveaxis(likelihoods, -1, 0))
@@ -121,8 +133,7 @@ def _run_chain(
 def chain_stderr(
     chain: Float64[np.ndarray, "sample batch lag"],
 ) -> Float64[np.ndarray, "batch lag"]:
-    """Standard error of a chain's mean from its own autocorrelation (Geyer's initial monotone
-    sequence).
+    """Standard error of a chain's mean by Geyer's initial monotone sequence.
 
     Sums of autocovariances at neighbouring lags 2k, 2k+1 are positive and falling for a reversible
     chain; the sum is cut where noise makes one negative, and never allowed to rise again.

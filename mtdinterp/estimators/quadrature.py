@@ -62,6 +62,14 @@ def gauss_jacobi(
     Christoffel numbers, 1/Σ_k p_k(x)² over the orthonormal polynomials: a sum of positive terms,
     and so accurate for exponents and sizes where the weights from eigenvectors or from library
     routines are not.
+
+    Args:
+        nodes: how many.
+        a: exponent of 1-x, above -1.
+        b: exponent of 1+x, above -1.
+
+    Returns:
+        Nodes in increasing order, and their weights.
     """
     k = np.arange(1, nodes, dtype=np.float64)
     s = 2 * k + a + b

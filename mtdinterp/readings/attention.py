@@ -15,8 +15,9 @@ from mtdinterp.models.lens import LensTransformer
 class Attention:
     """Attention that was asked for, by layer (0 is the first)."""
 
-    patterns: dict[int, Float[Tensor, "batch head query key"]]
-    log_at_last: dict[int, Float64[Tensor, "batch head offset"]]
+    # Layers may differ in their heads and queries, which the underscores allow.
+    patterns: dict[int, Float[Tensor, "batch _head _query key"]]
+    log_at_last: dict[int, Float64[Tensor, "batch _head offset"]]
     """Logarithm of the last query's attention by offset. Offset g-1 is lag g of the next token."""
 
 

@@ -1,4 +1,4 @@
-"""The generalised MTD task (Berchtold and Raftery): every lag has a transition matrix of its own.
+"""The generalised MTD task (Berchtold and Raftery): one transition matrix per lag.
 
 Token y_t is drawn from row y_{t-g} of lag g's matrix, with lag g chosen by the sequence's weights.
 There is no single π to recover and no marginal that is stationary under all weights.

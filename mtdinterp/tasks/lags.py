@@ -1,5 +1,6 @@
 """What tasks share whose components are lags: sampling, evidence and the true distributions."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,9 @@ class LagTask(Task):
         order: int
 
     @property
+    @abstractmethod
     def matrices(self) -> Float64[Tensor, "lag vocab vocab"]:
         """The transition matrix of every lag."""
-        raise NotImplementedError
 
     @property
     def sampled_matrices(self) -> Float64[Tensor, "matrix vocab vocab"]:

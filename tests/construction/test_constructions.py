@@ -18,7 +18,8 @@ from mtdinterp.estimators import (
     reweighted_two_step,
     tune_learning_rate,
 )
-from mtdinterp.estimators.tuning import BETA_GRID, minimise_on_grid
+from mtdinterp.estimators.mirror_descent import BETA, BETA_POINTS
+from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.models.attention import attention_by_offset
 
@@ -210,5 +211,5 @@ def test_tuned_two_step_matches_two_step_mirror_descent(order, length):
         weights = mirror_descent(*problem, learning_rate_from_beta(beta, order, length))
         return mean_kl(wanted, task, held_out.tokens, weights)
 
-    _, best_one_step = minimise_on_grid(one_step_kl, BETA_GRID, "beta")
+    _, best_one_step = minimise_on_grid(one_step_kl, BETA.grid(BETA_POINTS), "beta")
     assert mean_kl(wanted, task, held_out.tokens, to_two) <= 0.05 * best_one_step

@@ -10,7 +10,7 @@ from scipy.special import gammaln
 from strategies import Problem, problems
 
 from mtdinterp.estimators import exact_posterior_mean, lag_likelihoods
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 CONCENTRATIONS = [0.1, 0.5, 1.0, 3.0]
 ONE_PER_LAG = (0.3, 2.0, 1.0, 3.0)

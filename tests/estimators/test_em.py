@@ -13,7 +13,7 @@ from mtdinterp.estimators import (
     mean_responsibilities,
     uniform_weights,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 
 @given(problems(max_steps=30), st.integers(0, 8))

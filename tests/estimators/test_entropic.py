@@ -16,7 +16,7 @@ from mtdinterp.estimators import (
     uniform_weights,
 )
 from mtdinterp.metrics import kl_divergence
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 
 @given(problems(max_steps=30), st.sampled_from([0.3, 1.0, 5.0, 40.0]))

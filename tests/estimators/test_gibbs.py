@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 CHAINS = 50
 

@@ -20,7 +20,7 @@ from mtdinterp.estimators import (
     reweighted_two_step,
     uniform_weights,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 ESTIMATORS = {
     "uniform": uniform_weights,

@@ -12,7 +12,7 @@ from mtdinterp.estimators import (
 )
 from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.metrics import kl_divergence
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 LENGTH, SEQUENCES, SEED = 48, 400, 3
 

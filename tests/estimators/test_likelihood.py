@@ -16,10 +16,10 @@ from mtdinterp.estimators import (
     responsibilities,
     uniform_weights,
 )
-from mtdinterp.estimators.em import em_step
-from mtdinterp.estimators.likelihood import gradient_at, log_likelihood_at, responsibilities_at
-from mtdinterp.estimators.mirror import descend
-from mtdinterp.task import MTDTask
+from mtdinterp.estimators.maximum_likelihood import em_step
+from mtdinterp.estimators.mirror_descent import descend
+from mtdinterp.evidence import gradient_at, log_likelihood_at, responsibilities_at
+from mtdinterp.tasks import MTDTask
 
 TRANSITION = [[0.2, 0.8], [0.6, 0.4]]
 

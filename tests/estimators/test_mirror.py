@@ -17,7 +17,7 @@ from mtdinterp.estimators import (
     reweighted_two_step,
     uniform_weights,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 
 @given(problems(), st.floats(0.0, 2.0))

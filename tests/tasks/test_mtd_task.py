@@ -8,8 +8,8 @@ from hypothesis import given
 from strategies import problems
 
 from mtdinterp.estimators import predict_next
-from mtdinterp.sampling import alias_tables
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
+from mtdinterp.tasks.sampling import alias_tables
 
 
 def assert_frequencies(counts, probabilities, deviations=5.0):

@@ -5,25 +5,20 @@ import math
 import pytest
 import torch
 
-from mtdinterp.architectures import initialise, start_names
 from mtdinterp.construction import one_step, one_step_standard
-from mtdinterp.models import (
-    DisentangledConfig,
-    DisentangledTransformer,
-    StandardConfig,
-    StandardTransformer,
-)
-from mtdinterp.readout import (
-    attention,
-    averaged_lags,
+from mtdinterp.construction.one_step_disentangled import weight_beta
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+from mtdinterp.readings import (
+    attention_of,
     centred,
     fit_slope,
     gauge_fixed,
+    mean_over_heads,
     read,
     token_scores,
-    weight_beta,
 )
-from mtdinterp.task import MTDTask
+from mtdinterp.readings.mechanism import averaged_lags
+from mtdinterp.tasks import MTDTask
 
 LENGTH = 40
 
@@ -56,21 +51,6 @@ def test_mirrored_attention_has_a_negative_gain():
     assert read(model, task, tokens).branch == "mirrored"
 
 
-@pytest.mark.parametrize("start", start_names())
-@pytest.mark.parametrize("architecture", ["disentangled", "standard"])
-def test_an_untrained_model_is_undecided(architecture, start):
-    task = MTDTask.random(5, 4, seed=0)
-    model = (
-        DisentangledTransformer(DisentangledConfig(vocab_size=5, length=LENGTH, d_rel=4))
-        if architecture == "disentangled"
-        else StandardTransformer(StandardConfig(vocab_size=5, length=LENGTH))
-    )
-    initialise(model, start, seed=0)
-    reading = read(model, task, task.sample(128, LENGTH, seed=1).tokens)
-    assert reading.branch == "undecided"
-    assert reading.gain.r2 < 0.1
-
-
 def test_readings_follow_their_definitions_and_leave_no_hooks():
     torch.manual_seed(0)
     model = DisentangledTransformer(
@@ -79,16 +59,23 @@ def test_readings_follow_their_definitions_and_leave_no_hooks():
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     tokens = torch.randint(3, (4, 9))
-    seen = attention(model, tokens, patterns=range(3), log_at_last=[2])
+    seen = attention_of(model, tokens, patterns=range(3), log_at_last=[2])
     first, second, third = seen.patterns.values()
-    expected = torch.zeros(4, 2, dtype=torch.float64)
-    for g in (1, 2):
-        for i in range(g, 9):
-            expected[:, g - 1] += second[:, 0, -1, i].double() * first[
-                :, :, i, i - g
-            ].double().mean(1)
-    assert torch.allclose(averaged_lags(first, second, 2), expected, atol=1e-7)
-    assert torch.allclose(seen.log_at_last[2][:, 3], third[:, 0, -1, 5].double().log(), atol=1e-5)
+    paths = averaged_lags(first, second, [0, 1])
+    expected = torch.zeros(4, 2, 1, 2, dtype=torch.float64)
+    for head in range(2):
+        for g in (1, 2):
+            for i in range(g, 9):
+                averaged = second[:, 0, -1, i].double() * first[:, head, i, i - g].double()
+                expected[:, head, 0, g - 1] += averaged
+    assert torch.allclose(paths, expected, atol=1e-7)
+    logs = seen.log_at_last[2]
+    assert logs.shape == (4, 1, 9)
+    assert torch.allclose(logs[:, 0, 3], third[:, 0, -1, 5].double().log(), atol=1e-5)
+    assert torch.allclose(mean_over_heads(logs), logs[:, 0], atol=1e-12)
+    two = attention_of(model, tokens, patterns=[0], log_at_last=[0], last_only=False)
+    mean = two.patterns[0][:, :, -1].double().mean(1).log().flip(-1)
+    assert torch.allclose(mean_over_heads(two.log_at_last[0]), mean, atol=1e-5)
     assert not any(hook.fwd_hooks for hook in model.hook_points())
 
 
