@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 VOCAB_SIZE = 5
 Result = TypeVar("Result")

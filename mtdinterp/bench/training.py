@@ -23,7 +23,7 @@ from mtdinterp.native import use_kernels
 from mtdinterp.native.kernels import machine_rates
 from mtdinterp.native.step import FoldedLayer
 from mtdinterp.native.threads import torch_on_one_thread
-from mtdinterp.task import Sample
+from mtdinterp.tasks import Sample
 
 Forward = Callable[[Tensor], Tensor]
 """Outputs at all positions, [batch, pos, vocab], from tokens."""
