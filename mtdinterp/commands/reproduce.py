@@ -1,11 +1,11 @@
-"""`mtdinterp reproduce`: the paper's figures and tables made again, its claims next to what is
-measured."""
+"""`mtdinterp reproduce`: the paper's figures and tables, with its claims next to measurements."""
 
 import argparse
 import json
 import shlex
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,38 +15,51 @@ from mtdinterp.reproduce.registry import ALL, FIGURES, chosen
 
 if TYPE_CHECKING:
     from mtdinterp.reproduce.figure import Reproduction
+    from mtdinterp.reproduce.models import Models
+
+EXAMPLES = """\
+examples:
+  mtdinterp reproduce kl-lengths
+  mtdinterp reproduce all -o out/reproduce
+  mtdinterp reproduce five-layers --train    # trains the models with the zoo's recipes"""
+WIDTH = 110
+"""Columns of printed text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    width = max(map(len, FIGURES))
-    listed = "\n".join(f"  {name:<{width}}  {source.summary}" for name, source in FIGURES.items())
-    parser.epilog = (
-        f"figures:\n{listed}\n  {ALL:<{width}}  all of them, and a page that shows them\n\n"
-        "examples:\n  mtdinterp reproduce kl-lengths\n  mtdinterp reproduce all -o out/reproduce\n"
-        "  mtdinterp reproduce five-layers --train    # trains the models anew, by the zoo's "
-        "recipes"
-    )
-    parser.add_argument("figures", nargs="+", metavar="FIGURE", help="which figures, see below")
+    """Add the command's arguments and its help to a parser."""
+    parser.epilog = f"{_listing()}\n\n{EXAMPLES}"
+    parser.add_argument("figures", nargs="+", metavar="FIGURE", help="which figures; see below")
     parser.add_argument(
         "-o",
         "--out",
         type=_directory,
         default=Path("out") / "reproduce",
         metavar="DIR",
-        help="where pictures (.png, .pdf) and numbers (.csv) go (out/reproduce)",
+        help="where pictures (.png, .pdf) and numbers (.csv) go (default: out/reproduce)",
     )
     parser.add_argument(
         "--train",
         action="store_true",
-        help="train the models now instead of taking the zoo's: half a minute to hours each; runs "
-        "are "
-        "kept in DIR/runs, and a stopped one goes on",
+        help="train the models now instead of loading the zoo's; takes half a minute to hours per "
+        "model; runs are kept in DIR/runs, and an interrupted run is resumed",
     )
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of all sequences (default: 0)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
+
+
+def _listing() -> str:
+    """The figures with their summaries, for the help."""
+    width = max(map(len, FIGURES))
+    lines = [f"  {name:<{width}}  {source.summary}" for name, source in FIGURES.items()]
+    return "\n".join(["figures:", *lines, f"  {ALL:<{width}}  all figures, and a page with them"])
 
 
 def _directory(text: str) -> Path:
@@ -57,56 +70,64 @@ def _directory(text: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Make the figures, write their files and print what was measured."""
     names = chosen(options.figures)
     check_writable(options.out / "index.html")
     made: list[Reproduction] = []
     with stages(len(names) + 1) as stage:
         stage("importing")
-        from tqdm import tqdm
-
         from mtdinterp.reproduce.figure import Context, make, write
-        from mtdinterp.reproduce.models import Models, TrainedModels, ZooModels
 
-        def announce(words: str) -> None:
-            tqdm.write(f"  {words}", file=sys.stderr)  # above the bar, if there is one
-
-        models: Models = (
-            TrainedModels(options.out / "runs", announce) if options.train else ZooModels()
-        )
+        context = Context(_models(options), options.seed)
         for name in names:
             stage(name)
-            found = make(name, Context(models, options.seed))
+            found = make(name, context)
             write(found, options.out)
             made.append(found)
     if ALL in options.figures:
         _write_page(made, options)
-    print(
-        json.dumps(_plain(made, options.out), indent=1) if options.json else _words(made, options)
-    )
+    if options.json:
+        print(json.dumps(_plain(made, options.out), indent=1))
+    else:
+        print(_text(made, options))
     return 0
 
 
-def _write_page(made: list["Reproduction"], options: argparse.Namespace) -> None:
+def _models(options: argparse.Namespace) -> "Models":
+    """Where trained models come from."""
+    from tqdm import tqdm
+
+    from mtdinterp.reproduce.models import TrainedModels, ZooModels
+
+    def announce(message: str) -> None:
+        # tqdm writes the line above its progress bar.
+        tqdm.write(f"  {message}", file=sys.stderr)
+
+    if options.train:
+        return TrainedModels(options.out / "runs", announce)
+    return ZooModels()
+
+
+def _write_page(made: Sequence["Reproduction"], options: argparse.Namespace) -> None:
+    """Write all figures as a page, as Markdown and as JSON."""
     from mtdinterp.pages.page import render
     from mtdinterp.reproduce.page import compose, markdown
 
-    origin = (
-        "Trained models were trained anew by the zoo's recipes."
-        if options.train
-        else "Trained models are those of the zoo."
-    )
-    flags = [
-        *(["--train"] if options.train else []),
-        *(["--seed", str(options.seed)] if options.seed else []),
-    ]
-    command = shlex.join(["mtdinterp", "reproduce", ALL, *flags])
+    command = ["mtdinterp", "reproduce", ALL]
+    origin = "Trained models are those of the zoo."
+    if options.train:
+        command.append("--train")
+        origin = "Models were trained again with the zoo's recipes."
+    if options.seed:
+        command += ["--seed", str(options.seed)]
     page: Path = options.out / "index.html"
-    page.write_text(render(compose(made, options.out, command, origin)))
+    page.write_text(render(compose(made, options.out, shlex.join(command), origin)))
     page.with_suffix(".md").write_text(markdown(made, origin))
     page.with_suffix(".json").write_text(json.dumps(_plain(made, options.out), indent=1) + "\n")
 
 
-def _plain(made: list["Reproduction"], out: Path) -> dict[str, Any]:
+def _plain(made: Sequence["Reproduction"], out: Path) -> dict[str, Any]:
+    """The figures as plain values for JSON, by name."""
     from mtdinterp.results import to_plain
 
     return {
@@ -121,19 +142,25 @@ def _plain(made: list["Reproduction"], out: Path) -> dict[str, Any]:
     }
 
 
-def _words(made: list["Reproduction"], options: argparse.Namespace) -> str:
+def _text(made: Sequence["Reproduction"], options: argparse.Namespace) -> str:
+    """The claims and measurements as text for the terminal."""
     parts = []
     for found in made:
-        lines = [f"{found.name}: {found.title}", *_wrapped("paper     ", found.claim)]
-        for place, sentence in enumerate(found.measured):
-            lines += _wrapped("measured  " if place == 0 else " " * 10, sentence)
-        parts.append("\n".join([*lines, f"  files     {options.out / found.name}.png, .pdf, .csv"]))
+        lines = [f"{found.name}: {found.title}", *_wrapped("paper", found.claim)]
+        first, *others = found.measured
+        lines += _wrapped("measured", first)
+        for paragraph in others:
+            lines += _wrapped("", paragraph)
+        lines.append(f"  {'files':<8}  {options.out / found.name}.png, .pdf, .csv")
+        parts.append("\n".join(lines))
     if ALL in options.figures:
         parts.append(f"page: {options.out / 'index.html'}")
     return "\n\n".join(parts)
 
 
-def _wrapped(head: str, words: str) -> list[str]:
+def _wrapped(head: str, paragraph: str) -> list[str]:
+    """A paragraph in lines, indented behind its head."""
+    indent = f"  {head:<8}  "
     return textwrap.wrap(
-        words, 110, initial_indent=f"  {head}", subsequent_indent=" " * (len(head) + 2)
+        paragraph, WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent)
     )

@@ -1,4 +1,6 @@
-"""The paper's figures and tables, made again: what it claims next to what is measured here.
+"""The paper's figures and tables, made again: its claims next to what is measured here.
 
-`registry` knows what there is to make and imports nothing heavy; one module a theme makes it.
+A figure is one module with a function under `@register_figure`; `registry` finds it by reading this
+package's source. Estimators and models are left to their own packages, drawing to
+`mtdinterp.plotting`.
 """

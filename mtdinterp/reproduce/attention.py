@@ -1,51 +1,67 @@
-"""Attention maps of trained models next to the construction's: the paper's Figure 4 (left) and
-8."""
+"""Attention of trained models next to the construction's: the paper's Figures 4 (left) and 8."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mtdinterp.construction import one_step
 from mtdinterp.models import LensTransformer
 from mtdinterp.plotting import probability_map
-from mtdinterp.readout import attention
+from mtdinterp.readings import attention_of
 from mtdinterp.reproduce.figure import Context, Reproduction
 from mtdinterp.reproduce.methods import label_of
 from mtdinterp.reproduce.models import available, say_missing
+from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import tuned_rate
 from mtdinterp.training.zoo import Entry, zoo_task
 from probes.compare_attention import AttentionComparison, compare_attention
 
-LENGTH, LAYERS = 64, 3
-LAYER_WORDS = ("layer 1: responsibilities", "layer 2: averaging", "layer 3: prediction")
+LENGTH = 64
+N_LAYERS = 3
+LAYER_LABELS = ("layer 1: responsibilities", "layer 2: averaging", "layer 3: prediction")
+SCALE = {0.0: "0", 0.01: "0.01", 0.05: "0.05", 0.25: "0.25", 0.5: "0.5", 1.0: "1"}
+"""Ticks of the colour bar."""
+CAVEAT = (
+    "Layers 2 and 3 are trained at the last query only, and the construction is exact there only, "
+    "so their other rows are unconstrained. Distances are means over sequences to the construction "
+    "with the model's own β. The maps show one sequence, and the construction with the tuned β."
+)
 
-Maps = dict[tuple[int, str], list[Tensor]]
-"""By order and method, one map a layer."""
+Maps = dict[tuple[int, str], list[Float64[Tensor, "query key"]]]
+"""One map per layer, by order and method."""
 
 
+@register_figure(
+    "attention",
+    summary="attention of trained models next to the construction's, m = 4",
+    rank=1,
+)
 def attention_maps(context: Context, length: int = LENGTH) -> Reproduction:
+    """The paper's Figure 4 (left)."""
     return _reproduction(
         context,
-        "attention",
-        "Attention of trained and constructed transformers, m = 4",
-        [Entry(4, length), Entry(4, length, "standard")],
-        "On a sequence of 64 tokens with m = 4, trained disentangled and standard transformers put "
-        "high and low "
-        "attention where the construction does, with the same band of m lags in layer 1, which "
-        "shows that they compute "
-        "the responsibilities (Section 6 and Figure 4, left).",
+        name="attention",
+        title="Attention of trained and constructed transformers, m = 4",
+        entries=[Entry(4, length), Entry(4, length, "standard")],
+        claim="On a sequence of 64 tokens with m = 4, trained disentangled and standard "
+        "transformers have high and low attention where the construction has, with the same band "
+        "of m lags in layer 1. This shows that they compute the responsibilities (Section 6 and "
+        "Figure 4, left).",
     )
 
 
+@register_figure("attention-grids", summary="attention maps for m = 3 and m = 5", rank=6)
 def attention_grids(context: Context, length: int = LENGTH) -> Reproduction:
+    """The paper's Figure 8."""
     return _reproduction(
         context,
-        "attention-grids",
-        "Attention of trained and constructed transformers, m = 3 and m = 5",
-        [Entry(3, length), Entry(5, length)],
-        "The same holds for disentangled transformers of the orders m = 3 and m = 5 (Appendix E "
-        "and Figure 8).",
+        name="attention-grids",
+        title="Attention of trained and constructed transformers, m = 3 and m = 5",
+        entries=[Entry(3, length), Entry(5, length)],
+        claim="The same holds for disentangled transformers with m = 3 and m = 5 (Appendix E and "
+        "Figure 8).",
     )
 
 
@@ -56,47 +72,29 @@ def _reproduction(
     maps: Maps = {}
     numbers: dict[str, Any] = {}
     sentences = []
-    for order in dict.fromkeys(entry.order for entry in entries):
-        task, length = zoo_task(order), entries[0].length
+    length = entries[0].length
+    orders = dict.fromkeys(entry.order for entry in entries)
+    for order in orders:
+        task = zoo_task(order)
         tokens = context.data(task, length).tokens
+        shown = tokens[:1]
         for entry in entries:
-            if entry.order == order and entry.name in checkpoints:
-                model = checkpoints[entry.name].model
-                maps[order, _method(entry)] = _maps(model, tokens[:1])
-                found = compare_attention(model, task, tokens[: context.count(256)])
-                sentences.append(_sentence(entry, found))
-                numbers[entry.name] = _numbers(found)
+            if entry.order != order or entry.name not in checkpoints:
+                continue
+            model = checkpoints[entry.name].model
+            maps[order, _method(entry)] = _maps(model, shown)
+            found = compare_attention(model, task, tokens[: context.count(256)])
+            sentences.append(_sentence(entry, found))
+            numbers[entry.name] = _numbers(found)
         built = one_step(task.transition, order, length, tuned_rate(task, length).beta)
-        maps[order, "construction"] = _maps(built, tokens[:1])
-    rows = [
-        {
-            "order": order,
-            "method": method,
-            "layer": layer + 1,
-            "query": query,
-            "key": key,
-            "attention": values[query, key].item(),
-        }
-        for (order, method), layers in maps.items()
-        for layer, values in enumerate(layers)
-        for query in range(len(values))
-        for key in range(query + 1)
-    ]
+        maps[order, "construction"] = _maps(built, shown)
     return Reproduction(
         name=name,
         title=title,
         claim=claim,
         numbers=numbers,
-        table=rows,
-        measured=(
-            *sentences,
-            "Layers 2 and 3 are trained at the last query alone, and the construction is exact "
-            "there "
-            "alone: their other rows are free. Distances are means over sequences to the "
-            "construction with the "
-            "model's own β; the maps show one sequence, and the construction with the tuned β.",
-            *say_missing(missing),
-        ),
+        table=_rows(maps),
+        measured=(*sentences, CAVEAT, *say_missing(missing)),
         draw=lambda figure: _draw(figure, maps),
         size=(8.4, 2.25 * len(maps) + 0.6),
     )
@@ -106,54 +104,75 @@ def _method(entry: Entry) -> str:
     return "standard" if entry.architecture == "standard" else "model"
 
 
-def _maps(model: LensTransformer, tokens: Tensor) -> list[Tensor]:
-    patterns = attention(model, tokens, patterns=range(LAYERS), last_only=False).patterns
-    return [patterns[layer][0].double().mean(0) for layer in range(LAYERS)]
+def _maps(
+    model: LensTransformer, tokens: Int64[Tensor, "batch pos"]
+) -> list[Float64[Tensor, "query key"]]:
+    """The attention of each layer on the first sequence, averaged over heads."""
+    found = attention_of(model, tokens, patterns=range(N_LAYERS), last_only=False)
+    return [found.patterns[layer][0].double().mean(0) for layer in range(N_LAYERS)]
+
+
+def _rows(maps: Maps) -> list[dict[str, Any]]:
+    """One row per pair of positions."""
+    rows = []
+    for (order, method), layers in maps.items():
+        for layer, values in enumerate(layers, start=1):
+            for query in range(len(values)):
+                for key in range(query + 1):
+                    row = {
+                        "order": order,
+                        "method": method,
+                        "layer": layer,
+                        "query": query,
+                        "key": key,
+                        "attention": values[query, key].item(),
+                    }
+                    rows.append(row)
+    return rows
 
 
 def _numbers(found: AttentionComparison) -> dict[str, Any]:
+    first, *_, last = found.layers
     return {
         "beta": found.constants["beta"],
         "total_variation": [layer.distance for layer in found.layers],
         "total_variation_of_uniform": [layer.uniform_distance for layer in found.layers],
-        "mass_on_lags": [found.layers[0].mass_on_lags, found.layers[-1].mass_on_lags],
-        "correlation_with_responsibilities": found.layers[0].responsibility_correlation,
+        "mass_on_lags": [first.mass_on_lags, last.mass_on_lags],
+        "correlation_with_responsibilities": first.responsibility_correlation,
     }
 
 
 def _sentence(entry: Entry, found: AttentionComparison) -> str:
     first, second, last = found.layers
     return (
-        f"{label_of(_method(entry)).capitalize()}, m = {entry.order}: over the lags layer 1 "
-        "correlates with the "
-        f"responsibilities at {first.responsibility_correlation:.3f}, but only "
-        f"{first.mass_on_lags:.0%} of its "
-        f"attention is there (total variation to the construction {first.distance:.2f}; uniform "
-        "attention "
-        f"{first.uniform_distance:.2f}). At the last query layer 2 is at {second.distance:.2f} "
-        "(uniform "
-        f"{second.uniform_distance:.2f}) and layer 3, which holds the weights, at "
-        f"{last.distance:.3f} (uniform "
+        f"{label_of(_method(entry)).capitalize()}, m = {entry.order}: over the lags, the attention "
+        f"of layer 1 correlates with the responsibilities at "
+        f"{first.responsibility_correlation:.3f}, but only {first.mass_on_lags:.0%} of it is on "
+        f"the lags (total variation to the construction {first.distance:.2f}; uniform attention "
+        f"{first.uniform_distance:.2f}). At the last query, the total variation is "
+        f"{second.distance:.2f} in layer 2 (uniform {second.uniform_distance:.2f}) and "
+        f"{last.distance:.3f} in layer 3, which holds the weights (uniform "
         f"{last.uniform_distance:.2f})."
     )
 
 
 def _draw(figure: Any, maps: Maps) -> None:
-    axes = figure.subplots(len(maps), LAYERS, sharex=True, sharey=True, squeeze=False)
-    orders = {order for order, _ in maps}
+    axes = figure.subplots(len(maps), N_LAYERS, sharex=True, sharey=True, squeeze=False)
+    several_orders = len({order for order, _ in maps}) > 1
     for row, ((order, method), layers) in enumerate(maps.items()):
         for layer, values in enumerate(layers):
             image = probability_map(axes[row, layer], values.numpy(), root=True)
-        words = f"m = {order}, {'construction' if method == 'construction' else 'trained'}"
-        axes[row, 0].set_ylabel(f"{words if len(orders) > 1 else label_of(method)}\nquery position")
-    for layer, words in enumerate(LAYER_WORDS):
-        axes[0, layer].set_title(words)
+        label = label_of(method)
+        if several_orders:
+            kind = "construction" if method == "construction" else "trained"
+            label = f"m = {order}, {kind}"
+        axes[row, 0].set_ylabel(f"{label}\nquery position")
+    for layer, title in enumerate(LAYER_LABELS):
+        axes[0, layer].set_title(title)
         axes[-1, layer].set_xlabel("key position")
-    last = len(layers[0]) - 1
-    axes[0, 0].set_xticks(range(0, last + 1, 16))
-    axes[0, 0].set_yticks(range(0, last + 1, 16))
-    bar = figure.colorbar(
-        image, ax=axes, fraction=0.03, pad=0.01, ticks=[0, 0.01, 0.05, 0.25, 0.5, 1]
-    )
+    ticks = range(0, len(layers[0]), 16)
+    axes[0, 0].set_xticks(ticks)
+    axes[0, 0].set_yticks(ticks)
+    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, ticks=list(SCALE))
     bar.set_label("attention (colour by its square root)")
-    bar.ax.set_yticklabels(["0", "0.01", "0.05", "0.25", "0.5", "1"])
+    bar.ax.set_yticklabels(list(SCALE.values()))

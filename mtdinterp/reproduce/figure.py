@@ -1,8 +1,7 @@
-"""What a figure is, whatever it shows: the paper's claim, what was measured, the numbers and how to
-draw them."""
+"""What every figure consists of: the paper's claim, the measurements, the numbers, the drawing."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from mtdinterp.plotting import saved_figure
 from mtdinterp.reproduce.models import Models
 from mtdinterp.reproduce.registry import FIGURES
-from mtdinterp.task import MTDTask, Sample
+from mtdinterp.tasks import Sample, Task
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
 PICTURES = (".png", ".pdf")
@@ -26,13 +25,13 @@ class Reproduction:
     name: str
     title: str
     claim: str
-    """What the paper says, in our words, and where."""
+    """What the paper says, in our words, and where it says it."""
     measured: tuple[str, ...]
-    """What was found here, one sentence or two a paragraph, misses and hedges included."""
+    """What was measured here, one paragraph per entry, including what disagrees."""
     numbers: Mapping[str, Any]
-    """Those that the sentences are made from."""
+    """The numbers in those paragraphs."""
     table: Sequence[Row]
-    """Everything that is drawn; every row has the same columns."""
+    """Everything that is drawn; all rows have the same columns."""
     draw: Callable[[Any], None]
     """Draws it on a matplotlib figure."""
     size: tuple[float, float]
@@ -45,35 +44,59 @@ class Context:
 
     models: Models
     seed: int = 0
-    """Of all sequences; 0 gives those that training is evaluated on."""
+    """The seed of all sequences; 0 gives the sequences that training is evaluated on."""
     n_sequences: int | None = None
-    """For everything that is a mean over sequences; None: as many as each figure needs."""
+    """How many sequences means are taken over; None for each figure's own number."""
 
-    def data(self, task: MTDTask, length: int) -> Sample:
-        """The held-out sequences of a task and length: no model was trained on them."""
+    def data(self, task: Task, length: int) -> Sample:
+        """The held-out sequences of a task and length; no model was trained on them."""
         if self.seed == 0:
             return held_out_data(task, length, self.n_sequences)
-        n_sequences = self.n_sequences or len(held_out_data(task, length).tokens)
+        n_sequences = self.n_sequences
+        if n_sequences is None:
+            n_sequences = len(held_out_data(task, length).tokens)
         return task.sample(n_sequences, length, seed=(*HELD_OUT_SEED, self.seed))
 
     def count(self, usual: int) -> int:
+        """The number of sequences for a figure that usually takes `usual`."""
         return usual if self.n_sequences is None else min(usual, self.n_sequences)
 
 
+def rows_where(rows: Iterable[Row], **values: Any) -> list[Row]:
+    """The rows whose columns have the given values."""
+    return [row for row in rows if values.items() <= row.items()]
+
+
+def column(rows: Iterable[Row], name: str) -> list[Any]:
+    """One column of the rows."""
+    return [row[name] for row in rows]
+
+
 def make(name: str, context: Context) -> Reproduction:
+    """Make the figure called `name`."""
     source = FIGURES[name]
     module = import_module(f"mtdinterp.reproduce.{source.module}")
     return getattr(module, source.function)(context)
 
 
 def write(reproduction: Reproduction, directory: Path) -> list[Path]:
-    """The pictures and the table behind them, named after the figure."""
-    paths = [directory / (reproduction.name + suffix) for suffix in (*PICTURES, ".csv")]
-    for path in paths[:-1]:
-        with saved_figure(*reproduction.size, path) as figure:
+    """Write the pictures and the table behind them, named after the figure.
+
+    Args:
+        reproduction: the figure.
+        directory: where the files go.
+
+    Returns:
+        The paths of the PNG, the PDF and the CSV file.
+    """
+    pictures = [directory / (reproduction.name + suffix) for suffix in PICTURES]
+    width, height = reproduction.size
+    for path in pictures:
+        with saved_figure(width, height, path) as figure:
             reproduction.draw(figure)
-    with paths[-1].open("w", newline="") as file:
+    table = directory / f"{reproduction.name}.csv"
+    with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(reproduction.table[0]))
         writer.writeheader()
         writer.writerows(reproduction.table)
-    return paths
+    return [*pictures, table]

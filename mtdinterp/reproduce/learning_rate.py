@@ -1,5 +1,4 @@
-"""The tuned learning rate falls as 1/T, next to what smoothness bounds allow: Theorem 2, as a
-figure."""
+"""The tuned learning rate falls as 1/T, next to the smoothness bounds: Theorem 2 as a figure."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -8,16 +7,20 @@ from typing import Any
 import numpy as np
 
 from mtdinterp.plotting import draw_method, grid, legend_below, lengths_axis
-from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.reproduce.figure import Context, Reproduction, Row, column, rows_where
+from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import tuned_rate
 from mtdinterp.style import SHADES
 from mtdinterp.theory import equivalent_learning_rate, smoothness_at_uniform
 from mtdinterp.training.zoo import zoo_task
 
-ORDERS, LENGTHS, REPEATS = (3, 4, 5), (32, 64, 128, 256, 512, 1024, 2048), 3
+ORDERS = (3, 4, 5)
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
+REPEATS = 3
 N_SMOOTHNESS = 256
+"""Sequences on which smoothness is measured."""
 LONG = 256
-"""The power of T is fitted from here on."""
+"""The power of T is fitted from this length on."""
 BOUNDS = {
     "tangent_measured": "1/L measured, tangent space",
     "tangent_bound": "1/((T-m)·(m-1)), tangent space",
@@ -26,38 +29,49 @@ BOUNDS = {
 }
 
 
+@register_figure(
+    "learning-rate", summary="the tuned rate times T, and the smoothness bounds", rank=10
+)
 def learning_rate(
     context: Context,
     orders: Sequence[int] = ORDERS,
     lengths: Sequence[int] = LENGTHS,
     repeats: int = REPEATS,
 ) -> Reproduction:
+    """Theorem 2 as a figure.
+
+    Args:
+        context: what the figure is made from.
+        orders: the orders m to show.
+        lengths: the lengths T to show.
+        repeats: how many times each rate is tuned, with different seeds.
+
+    Returns:
+        The figure.
+    """
     rows: list[dict[str, Any]] = []
+    numbers: dict[str, dict[str, Any]] = {}
+    sentences = []
     for order in orders:
-        for length in lengths:
-            rows.append(_row(context, order, length, repeats))
-    numbers = {
-        f"m{order}": _numbers([row for row in rows if row["order"] == order]) for order in orders
-    }
+        some = [_row(context, order, length, repeats) for length in lengths]
+        rows += some
+        found = _numbers(some)
+        numbers[f"m{order}"] = found
+        sentences.append(_sentence(order, found))
     return Reproduction(
         name="learning-rate",
         title="How the learning rate scales with length",
         claim="Relative smoothness at uniform weights is at most (T-m)·m², so that the stable "
-        "learning rate falls as "
-        "1/T, which is the scaling that the transformer implements (Theorem 2, Section 5 and "
-        "Appendix J). Stated "
-        "without a figure.",
+        "learning rate falls as 1/T; the transformer implements this scaling (Theorem 2, Section 5 "
+        "and Appendix J). The paper has no figure.",
         measured=(
-            *(_sentence(order, numbers[f"m{order}"]) for order in orders),
-            f"η·T levels off rather than being flat: from T = {lengths[1]} to {lengths[2]} it "
-            "grows by "
-            f"{_span(numbers, 1)}, from {lengths[-2]} to {lengths[-1]} by {_span(numbers, -2)}. "
-            "The same proof "
-            "gives sharper bounds, drawn too: (T-m)·m where the entropy's own curvature is "
-            "counted, and "
-            "(T-m)·(m-1) on the tangent space of the simplex, where the weights live. The tuned "
-            "rate is not "
-            "bound by stability: there is only one step.",
+            *sentences,
+            f"η·T levels off rather than being constant: from T = {lengths[1]} to {lengths[2]} it "
+            f"grows by {_growth(numbers, 1)}, from {lengths[-2]} to {lengths[-1]} by "
+            f"{_growth(numbers, -2)}. The same proof gives sharper bounds, which are drawn too: "
+            "(T-m)·m if the entropy's own curvature is taken into account, and (T-m)·(m-1) on the "
+            "tangent space of the simplex, which contains all updates. Stability does not bound "
+            "the tuned rate, because there is only one step.",
         ),
         numbers=numbers,
         table=rows,
@@ -66,8 +80,8 @@ def learning_rate(
     )
 
 
-def _span(numbers: dict[str, Any], place: int) -> str:
-    """Over orders, by how much η·T grows from one length to the next."""
+def _growth(numbers: dict[str, Any], place: int) -> str:
+    """By how much η·T grows from one length to the next, as a range over orders."""
     growth = []
     for found in numbers.values():
         values = list(found["rate_times_length"].values())
@@ -95,20 +109,20 @@ def _row(context: Context, order: int, length: int, repeats: int) -> dict[str, A
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
-    lengths = [row["length"] for row in rows]
+    lengths = column(rows, "length")
     since = LONG if max(lengths) > LONG else min(lengths)
-    across, up = (
-        np.log([row[key] for row in rows if row["length"] >= since])
-        for key in ("length", "tuned_rate")
-    )
+    late = [row for row in rows if row["length"] >= since]
+    x = np.log(column(late, "length"))
+    y = np.log(column(late, "tuned_rate"))
+    longest = rows[-1]
     return {
         "rate_times_length": {
             str(row["length"]): row["tuned_rate"] * row["length"] for row in rows
         },
-        "power": float(np.polyfit(across, up, 1)[0]),
+        "power": float(np.polyfit(x, y, 1)[0]),
         "power_from": since,
-        "over_stable": rows[-1]["tuned_rate"] * rows[-1]["tangent_measured"],
-        "longest": lengths[-1],
+        "over_stable": longest["tuned_rate"] * longest["tangent_measured"],
+        "longest": longest["length"],
         "tangent_share": max(row["tangent_measured"] / row["tangent_bound"] for row in rows),
         "full_share": max(row["full_measured"] / row["full_bound"] for row in rows),
         "paper_share": max(row["full_measured"] / row["paper_bound"] for row in rows),
@@ -116,48 +130,29 @@ def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _sentence(order: int, found: dict[str, Any]) -> str:
-    scaled = ", ".join(
-        f"{value:.2f} (T = {length})" for length, value in found["rate_times_length"].items()
-    )
+    products = found["rate_times_length"].items()
+    scaled = ", ".join(f"{value:.2f} (T = {length})" for length, value in products)
     return (
-        f"m = {order}: tuned η·T is {scaled}; from T = {found['power_from']} on η goes as T to the "
-        "power "
-        f"{found['power']:.2f}. The largest measured smoothness of a sequence is "
-        f"{found['tangent_share']:.2f} of "
-        f"its bound on the tangent space, {found['full_share']:.2f} in full space and "
-        f"{found['paper_share']:.2f} "
-        f"of the paper's bound; at T = {found['longest']} the tuned rate is "
-        f"{found['over_stable']:.2f} times the "
-        "stable one by the measured constant."
+        f"m = {order}: tuned η·T is {scaled}; from T = {found['power_from']} on, η scales as T to "
+        f"the power {found['power']:.2f}. The largest measured smoothness of a sequence is "
+        f"{found['tangent_share']:.2f} of its bound on the tangent space, "
+        f"{found['full_share']:.2f} in full space and {found['paper_share']:.2f} of the paper's "
+        f"bound; at T = {found['longest']} the tuned rate is {found['over_stable']:.2f} times the "
+        "stable rate according to the measured constant."
     )
 
 
 def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> None:
     axes = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
     for axis, order in zip(axes, orders, strict=True):
-        some = [row for row in rows if row["order"] == order]
-        draw_method(
-            axis,
-            "one_step",
-            [
-                (
-                    row["length"],
-                    row["tuned_rate"] * row["length"],
-                    row["tuned_rate_stderr"] * row["length"],
-                )
-                for row in some
-            ],
-            "tuned η",
-        )
-        draw_method(
-            axis,
-            "one_step_theory",
-            [(row["length"], equivalent_learning_rate(order) * row["length"], 0.0) for row in some],
-            "η = 1/(m+1), first order",
-        )
+        some = rows_where(rows, order=order)
+        draw_method(axis, "one_step", [_tuned_point(row) for row in some], "tuned η")
+        rate = equivalent_learning_rate(order)
+        first_order = [(row["length"], rate * row["length"], 0.0) for row in some]
+        draw_method(axis, "one_step_theory", first_order, "η = 1/(m+1), first order")
         for (key, label), style in zip(BOUNDS.items(), SHADES, strict=False):
             axis.plot(
-                [row["length"] for row in some],
+                column(some, "length"),
                 [row["length"] / row[key] for row in some],
                 color=style.colour,
                 linestyle=style.line,
@@ -173,3 +168,9 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequ
         grid(axis)
     axes[0].set_ylabel("learning rate times length, η·T (tokens)")
     legend_below(figure, axes, 3)
+
+
+def _tuned_point(row: Row) -> tuple[float, float, float]:
+    """T, tuned η·T and its standard error."""
+    length = row["length"]
+    return length, row["tuned_rate"] * length, row["tuned_rate_stderr"] * length

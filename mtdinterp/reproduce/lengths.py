@@ -1,59 +1,70 @@
-"""KL to the truth against sequence length: the paper's Figure 4 (right, top) and 6."""
+"""KL to the truth against sequence length: the paper's Figures 4 (right, top) and 6."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.plotting import grid, kl_axis, legend_below, lengths_axis
-from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.reproduce.figure import Context, Reproduction, Row, column, rows_where
 from mtdinterp.reproduce.methods import draw_methods
 from mtdinterp.reproduce.models import available, say_missing
-from mtdinterp.reproduce.scores import Scores, model_kl, usual_scores
+from mtdinterp.reproduce.registry import register_figure
+from mtdinterp.reproduce.scores import Scores, model_kl, paper_scores
 from mtdinterp.training.zoo import ENTRIES, Entry, zoo_task
 
-ORDERS, LENGTHS = (3, 4, 5), (16, 32, 64, 128, 256, 512)
+ORDERS = (3, 4, 5)
+LENGTHS = (16, 32, 64, 128, 256, 512)
 METHODS = ("exact_bayes", "construction", "one_step", "standard", "model")
-"""From the bottom to the top of the picture."""
+"""The methods of the paper's figure, from the bottom to the top of the picture. The figure
+`estimators` shows every registered estimator."""
+TRAINED = {"model": "disentangled", "standard": "standard"}
+"""Architectures of the trained models, by method."""
 
 
+@register_figure(
+    "kl-lengths", summary="KL to the truth against sequence length, m = 3, 4, 5", rank=2
+)
 def kl_against_length(
     context: Context, orders: Sequence[int] = ORDERS, lengths: Sequence[int] = LENGTHS
 ) -> Reproduction:
-    wanted = [
-        entry
-        for entry in ENTRIES
-        if entry.order in orders and entry.length in lengths and _plain(entry)
-    ]
+    """The paper's Figures 4 (right, top) and 6.
+
+    Args:
+        context: what the figure is made from.
+        orders: the orders m to show.
+        lengths: the lengths T to show.
+
+    Returns:
+        The figure.
+    """
+    plain = [entry for entry in ENTRIES if _is_plain(entry)]
+    wanted = [entry for entry in plain if entry.order in orders and entry.length in lengths]
     checkpoints, missing = available(context.models, wanted)
-    papers, _ = available(
-        context.models,
-        [entry for entry in ENTRIES if entry.recipe == "paper" and context.models.stored],
-    )
-    by_paper: dict[str, float] = {}
+    by_paper = [entry for entry in ENTRIES if entry.recipe == "paper" and context.models.stored]
+    paper_checkpoints, _ = available(context.models, by_paper)
+    paper_ratios: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
     for order in orders:
+        task = zoo_task(order)
         for length in lengths:
-            task = zoo_task(order)
             data = context.data(task, length)
-            values = usual_scores(task, data)
-            for entry in wanted:
-                if (entry.order, entry.length) == (order, length) and entry.name in checkpoints:
-                    method = "standard" if entry.architecture == "standard" else "model"
-                    values[method] = model_kl(checkpoints[entry.name].model, data)
+            values = paper_scores(task, data)
+            for entry in _of_size(wanted, order, length, checkpoints):
+                method = "standard" if entry.architecture == "standard" else "model"
+                values[method] = model_kl(checkpoints[entry.name].model, data)
             rows += Scores(values).rows(order=order, length=length)
-            for name, checkpoint in papers.items():
-                if (checkpoint.task.order, checkpoint.model.config.length) == (order, length):
-                    values["paper"] = model_kl(checkpoint.model, data)
-                    by_paper[name] = Scores(values).ratio("paper").value
-    numbers = {**_numbers(rows, orders, lengths), "paper_recipe_over_one_step": by_paper}
+            for entry in _of_size(by_paper, order, length, paper_checkpoints):
+                kl = model_kl(paper_checkpoints[entry.name].model, data)
+                scores = Scores({**values, "paper": kl})
+                paper_ratios[entry.name] = scores.ratio("paper").value
+    numbers = {**_numbers(rows, orders, lengths), "paper_recipe_over_one_step": paper_ratios}
     return Reproduction(
         name="kl-lengths",
         title="KL to the truth against sequence length",
         claim="Trained three-layer transformers, disentangled and standard, predict as well as the "
-        "construction and as "
-        "tuned one-step mirror descent at every length; for short sequences one step is close to "
-        "the Bayes "
-        "optimum, for longer ones it falls behind (Section 6 and Figure 4, right top; Figure 6 for "
-        "m = 3 and 5).",
+        "construction and as tuned one-step mirror descent at every length; for short sequences, "
+        "one step is close to the Bayes optimum; for longer ones, it falls behind (Section 6 and "
+        "Figure 4, right top; Figure 6 for m = 3 and 5).",
         measured=(*_sentences(numbers, rows), *say_missing(missing)),
         numbers=numbers,
         table=rows,
@@ -62,121 +73,119 @@ def kl_against_length(
     )
 
 
-def _plain(entry: Entry) -> bool:
-    """Three layers, the fast recipe, nothing special."""
+def _is_plain(entry: Entry) -> bool:
+    """Whether an entry is a three-layer model of the fast recipe with seed 0 and no changes."""
     return entry.layers == 3 and entry.recipe == "fast" and not entry.suffix and entry.seed == 0
 
 
-def _numbers(rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> dict[str, Any]:
-    def ratios(method: str, length: int | None = None) -> dict[str, float]:
-        return {
-            f"m{row['order']}-T{row['length']}": row["over_one_step"]
-            for row in rows
-            if row["method"] == method and length in (None, row["length"])
-        }
+def _of_size(
+    entries: Sequence[Entry], order: int, length: int, checkpoints: Mapping[str, Checkpoint]
+) -> list[Entry]:
+    """The entries of one order and length that have a checkpoint."""
+    size = (order, length)
+    fitting = [entry for entry in entries if (entry.order, entry.length) == size]
+    return [entry for entry in fitting if entry.name in checkpoints]
 
-    bayes = {length: ratios("exact_bayes", length) for length in lengths}
-    longest = {
-        order: max(
-            row["length"]
-            for row in rows
-            if row["method"] == "exact_bayes" and row["order"] == order
-        )
-        for order in orders
-    }
+
+def _numbers(rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> dict[str, Any]:
+    bayes = rows_where(rows, method="exact_bayes")
+    shortest = rows_where(bayes, length=min(lengths))
+    longest = []
+    for order in orders:
+        of_order = rows_where(bayes, order=order)
+        longest.append(max(of_order, key=lambda row: row["length"]))
+    built = column(rows_where(rows, method="construction"), "over_one_step")
     return {
-        "model_over_one_step": ratios("model"),
-        "standard_over_one_step": ratios("standard"),
-        "construction_largest_difference": max(
-            abs(ratio - 1) for ratio in ratios("construction").values()
-        ),
-        "one_step_over_bayes_shortest": {
-            name: 1 / ratio for name, ratio in bayes[min(lengths)].items()
-        },
-        "one_step_over_bayes_longest": {
-            f"m{order}-T{length}": 1 / bayes[length][f"m{order}-T{length}"]
-            for order, length in longest.items()
-        },
+        "model_over_one_step": _ratios(rows_where(rows, method="model")),
+        "standard_over_one_step": _ratios(rows_where(rows, method="standard")),
+        "construction_largest_difference": max(abs(ratio - 1) for ratio in built),
+        "one_step_over_bayes_shortest": _inverse(_ratios(shortest)),
+        "one_step_over_bayes_longest": _inverse(_ratios(longest)),
     }
+
+
+def _ratios(rows: Sequence[Row]) -> dict[str, float]:
+    """The ratio to one step in each row, under names such as m3-T64."""
+    return {f"m{row['order']}-T{row['length']}": row["over_one_step"] for row in rows}
+
+
+def _inverse(ratios: dict[str, float]) -> dict[str, float]:
+    return {name: 1 / ratio for name, ratio in ratios.items()}
 
 
 def _sentences(numbers: dict[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
     sentences = []
-    for method, words in (("model", "disentangled"), ("standard", "standard")):
-        found = [row for row in rows if row["method"] == method]
-        if not found:
-            continue
-        low, high = (pick(found, key=lambda row: row["over_one_step"]) for pick in (min, max))
-        sentences.append(
-            f"The {len(found)} trained {words} models have {low['over_one_step']:.3f} ± "
-            f"{low['over_one_step_stderr']:.3f} (m = {low['order']}, T = {low['length']}) to "
-            f"{high['over_one_step']:.3f} ± {high['over_one_step_stderr']:.3f} (m = "
-            f"{high['order']}, T = "
-            f"{high['length']}) times the KL of tuned one-step mirror descent on the same "
-            "sequences; one seed each."
-        )
+    for method, architecture in TRAINED.items():
+        found = rows_where(rows, method=method)
+        if found:
+            low = min(found, key=lambda row: row["over_one_step"])
+            high = max(found, key=lambda row: row["over_one_step"])
+            sentences.append(
+                f"The {len(found)} trained {architecture} models have {_ratio(low)} to "
+                f"{_ratio(high)} times the KL of tuned one-step mirror descent on the same "
+                "sequences; one seed each."
+            )
     if sentences:
         sentences.append(
-            "They were trained by the fast recipe, not the paper's (see parameters), and their π "
-            "was "
-            "among those on which that recipe was chosen."
+            "They were trained with the fast recipe, not the paper's (see parameters), and their π "
+            "was among those on which that recipe was chosen."
         )
-    if numbers["paper_recipe_over_one_step"]:
+    by_paper = numbers["paper_recipe_over_one_step"].items()
+    if by_paper:
+        listed = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in by_paper)
         sentences.append(
-            "The paper's own recipe in full, as it stands after its last step, has "
-            + ", ".join(
-                f"{ratio:.2f} ({name})"
-                for name, ratio in numbers["paper_recipe_over_one_step"].items()
-            )
-            + ": at a constant rate single evaluations move by tens of percent."
+            f"Models trained with the paper's full recipe have ratios of {listed} after the last "
+            "step; at a constant learning rate, single evaluations vary by tens of percent."
         )
     sentences.append(
-        "The construction, as float32 weights, has the KL of the formula to "
-        f"{numbers['construction_largest_difference']:.0e} of it at every length, as it must."
+        "The construction, as float32 weights, has the KL of the formula up to a relative "
+        f"difference of {numbers['construction_largest_difference']:.0e} at every length, as it "
+        "must."
     )
-    short, long = numbers["one_step_over_bayes_shortest"], numbers["one_step_over_bayes_longest"]
+    short = _listed(numbers["one_step_over_bayes_shortest"], 3)
+    long = _listed(numbers["one_step_over_bayes_longest"], 2)
     sentences.append(
-        f"One step over the exact posterior mean is {_listed(short, 3)}, and {_listed(long, 2)} at "
-        "the longest lengths "
-        "at which that was computed."
+        f"The KL of one step over that of the exact posterior mean is {short}, and {long} at the "
+        "longest lengths for which the posterior mean was computed."
     )
-    fewer = {
-        (row["order"], row["length"]): row["sequences"]
-        for row in rows
-        if row["method"] == "exact_bayes"
-        and row["sequences"]
-        < max(
-            other["sequences"]
-            for other in rows
-            if (other["order"], other["length"]) == (row["order"], row["length"])
-        )
-    }
-    if fewer:
-        sentences.append(
-            "Exact Bayes is on fewer sequences for "
-            + ", ".join(
-                f"m = {order}, T = {length} ({count})" for (order, length), count in fewer.items()
-            )
-            + ", scaled by its ratio to one step there, and left out where a sequence takes a "
-            "second. The paper's "
-            "lengths go to 1984, and its Bayes curve is a Gibbs estimate."
-        )
-    return tuple(sentences)
+    return (*sentences, *_fewer_sequences(rows))
+
+
+def _ratio(row: Row) -> str:
+    ratio = f"{row['over_one_step']:.3f} ± {row['over_one_step_stderr']:.3f}"
+    return f"{ratio} (m = {row['order']}, T = {row['length']})"
 
 
 def _listed(ratios: dict[str, float], digits: int) -> str:
-    """Names like m3-T64 in words."""
-    return ", ".join(
-        f"{ratio:.{digits}f} ({name.replace('m', 'm = ').replace('-T', ', T = ')})"
-        for name, ratio in ratios.items()
+    """Ratios with their sizes, m3-T64 written as m = 3, T = 64."""
+    parts = []
+    for name, ratio in ratios.items():
+        size = name.replace("m", "m = ").replace("-T", ", T = ")
+        parts.append(f"{ratio:.{digits}f} ({size})")
+    return ", ".join(parts)
+
+
+def _fewer_sequences(rows: Sequence[Row]) -> tuple[str, ...]:
+    """A sentence about the sizes at which Bayes is computed on some sequences only."""
+    fewer = []
+    for row in rows_where(rows, method="exact_bayes"):
+        (base,) = rows_where(rows, method="one_step", order=row["order"], length=row["length"])
+        if row["sequences"] < base["sequences"]:
+            fewer.append(f"m = {row['order']}, T = {row['length']} ({row['sequences']})")
+    if not fewer:
+        return ()
+    return (
+        f"The exact posterior mean is computed on fewer sequences for {', '.join(fewer)}, and "
+        "scaled by its ratio to one step there; it is left out where one sequence takes a second. "
+        "The paper's lengths go up to 1984, and its Bayes curve is a Gibbs estimate.",
     )
 
 
 def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> None:
     axes = figure.subplots(2, len(orders), sharex=True, sharey="row", squeeze=False)
-    for column, order in enumerate(orders):
-        some = [row for row in rows if row["order"] == order]
-        top, bottom = axes[:, column]
+    for place, order in enumerate(orders):
+        some = rows_where(rows, order=order)
+        top, bottom = axes[:, place]
         draw_methods(top, some, METHODS, "length", "kl", "kl_stderr")
         draw_methods(bottom, some, METHODS, "length", "over_one_step", "over_one_step_stderr")
         kl_axis(top)
@@ -185,5 +194,5 @@ def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequ
         grid(top)
         grid(bottom)
     axes[0, 0].set_ylabel("KL(truth ‖ prediction) (nats)")
-    axes[1, 0].set_ylabel("the same over that of\none-step mirror descent")
+    axes[1, 0].set_ylabel("KL relative to\none-step mirror descent")
     legend_below(figure, axes.flat, 3)

@@ -5,28 +5,20 @@ from typing import Any
 
 from mtdinterp.plotting import draw_method
 from mtdinterp.registry import ESTIMATORS
-from mtdinterp.reproduce.figure import Row
+from mtdinterp.reproduce.figure import Row, rows_where
 
 LABELS = {
     "model": "trained, disentangled",
     "standard": "trained, standard",
     "construction": "one-step construction",
-    "one_step": "one-step mirror descent",
-    "mirror_descent_2": "2-step mirror descent",
-    "mirror_descent_3": "3-step mirror descent",
-    "mirror_descent_4": "4-step mirror descent",
-    "mirror_descent_5": "5-step mirror descent",
-    "one_step_theory": "one-step at η = 1/(m+1)",
-    "exact_bayes": "exact posterior mean",
-    "two_step_construction": "two-step construction",
 }
-"""Labels in legends, where they differ from the estimator's own label."""
+"""Labels of the methods that are not registered estimators."""
 X_FACTORS = {"model": 0.955, "standard": 1.045}
 """Factors on a logarithmic x axis that separate trained models from methods they coincide with."""
 
 
 def label_of(method: str) -> str:
-    """The label of a method in legends."""
+    """The label of a method in legends: an estimator's own, or the one in the table."""
     if method in LABELS:
         return LABELS[method]
     return ESTIMATORS[method].label
@@ -54,5 +46,6 @@ def draw_methods(
     """
     rows = list(rows)
     for method in methods:
-        points = [(row[x], row[y], row[error]) for row in rows if row["method"] == method]
+        some = rows_where(rows, method=method)
+        points = [(row[x], row[y], row[error]) for row in some]
         draw_method(axis, method, points, label_of(method), x_factors.get(method, 1.0))

@@ -1,4 +1,4 @@
-"""Where trained models come from: the zoo, or the zoo's own recipes run now."""
+"""Where trained models come from: the zoo, or the zoo's recipes run now."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,13 +13,18 @@ from mtdinterp.training.zoo import Entry, entry_run
 
 @runtime_checkable
 class Models(Protocol):
-    """Trained models by what they are trained from; None for one that is not there."""
+    """Trained models, looked up by how they are trained."""
 
     @property
     def stored(self) -> bool:
-        """Whether they are there already: what takes hours to train is asked for only then."""
+        """Whether models are loaded instead of trained.
 
-    def get(self, entry: Entry) -> Checkpoint | None: ...
+        Models that take hours to train are asked for only if they are stored.
+        """
+
+    def get(self, entry: Entry) -> Checkpoint | None:
+        """The model, or None if there is none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,27 +34,28 @@ class ZooModels:
     stored: bool = True
 
     def get(self, entry: Entry) -> Checkpoint | None:
+        """The model of the zoo, or None if the zoo does not have it."""
         return load_checkpoint(entry.name) if entry.name in zoo_names() else None
 
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """Each model trained when it is first asked for, in a directory of its own where a stopped run
-    goes on."""
+    """Models that are trained when they are first asked for, each in its own directory.
+
+    A run that was interrupted is resumed.
+    """
 
     directory: Path
-    announce: Callable[[str], None] = field(default=lambda words: None)
+    announce: Callable[[str], None] = field(default=lambda message: None)
+    """Called with a line of progress after every evaluation."""
     stored: bool = False
 
     def get(self, entry: Entry) -> Checkpoint:
+        """The trained model; trains it unless its directory holds a finished run."""
         path = self.directory / entry.name
-        # Resuming prepares a held-out set, which takes seconds: not for a run that is finished.
-        if (
-            (path / CONFIG).exists()
-            and entry.made((found := load_checkpoint(path)).config)
-            and _finished(found)
-        ):
-            return found
+        finished = _finished_run(path, entry)
+        if finished is not None:
+            return finished
         with entry_run(entry, path) as run:
             run.train(after_evaluation=self._report(entry))
         return load_checkpoint(path)
@@ -57,31 +63,40 @@ class TrainedModels:
     def _report(self, entry: Entry) -> Callable[[Trainer], None]:
         def after_evaluation(trainer: Trainer) -> None:
             last = trainer.history[-1]
-            self.announce(
-                f"training {entry.name}: step {trainer.step} of {trainer.recipe.steps}, KL "
-                f"{last['kl']:.5f}, "
-                f"{last['ratio']:.3f}× one-step mirror descent"
-            )
+            step = f"step {trainer.step} of {trainer.recipe.steps}"
+            ratio = f"{last['ratio']:.3f}× one-step mirror descent"
+            self.announce(f"training {entry.name}: {step}, KL {last['kl']:.5f}, {ratio}")
 
         return after_evaluation
 
 
-def _finished(checkpoint: Checkpoint) -> bool:
-    return (
-        bool(checkpoint.history)
-        and checkpoint.history[-1]["step"] == checkpoint.config["recipe"]["steps"]
-    )
+def _finished_run(path: Path, entry: Entry) -> Checkpoint | None:
+    """The checkpoint of a finished run of this entry, or None."""
+    # Resuming would prepare a held-out set, which takes seconds and is of no use here.
+    if not (path / CONFIG).exists():
+        return None
+    checkpoint = load_checkpoint(path)
+    if not checkpoint.history or not entry.made(checkpoint.config):
+        return None
+    last_step = checkpoint.history[-1]["step"]
+    return checkpoint if last_step == checkpoint.config["recipe"]["steps"] else None
 
 
 def available(models: Models, entries: Iterable[Entry]) -> tuple[dict[str, Checkpoint], list[str]]:
-    """Those of the models that are there, by name, and the names of the others."""
-    found = {entry.name: models.get(entry) for entry in entries}
-    return (
-        {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None},
-        [name for name, checkpoint in found.items() if checkpoint is None],
-    )
+    """The models that exist, by name, and the names of those that do not."""
+    found: dict[str, Checkpoint] = {}
+    missing: list[str] = []
+    for entry in entries:
+        checkpoint = models.get(entry)
+        if checkpoint is None:
+            missing.append(entry.name)
+        else:
+            found[entry.name] = checkpoint
+    return found, missing
 
 
 def say_missing(names: list[str]) -> tuple[str, ...]:
-    """A sentence for what could not be drawn, or none."""
-    return (f"Not shown, because not in the zoo: {', '.join(names)}.",) if names else ()
+    """A sentence about the models that could not be drawn; empty if there are none."""
+    if not names:
+        return ()
+    return (f"Not shown, because not in the zoo: {', '.join(names)}.",)

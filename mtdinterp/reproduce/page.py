@@ -1,5 +1,4 @@
-"""All figures as one document, each with the paper's claim next to what was measured; and as
-Markdown for docs."""
+"""All figures as one document, with the paper's claims next to measurements; and as Markdown."""
 
 import textwrap
 from collections.abc import Sequence
@@ -12,47 +11,56 @@ from mtdinterp.reproduce.figure import PICTURES, Reproduction
 MOST_ROWS = 80
 """A longer table is left to its file."""
 FILES = {".png": "PNG", ".pdf": "PDF", ".csv": "numbers as CSV"}
+PAPER = (
+    "Transformers Learn Latent Mixture Models In-Context via Mirror Descent (D'Angelo and "
+    "Flammarion, ICLR 2026)"
+)
 
 
 def compose(
     reproductions: Sequence[Reproduction], folder: Path, command: str, origin: str
 ) -> Document:
-    """The pictures that were written to `folder`, with what they show; `origin` says where trained
-    models are from."""
-    about = Section(
-        "What this is",
-        (
-            Text(
-                (
-                    "Transformers Learn Latent Mixture Models In-Context via Mirror Descent "
-                    "(D'Angelo and Flammarion, ICLR "
-                    f"2026): what it says, and what was measured here. {origin} Made by",
-                ),
-                "soft",
-            ),
-            Text((command,), "code"),
-        ),
-    )
-    return Document(
-        "The paper, reproduced", (about, *(_section(found, folder) for found in reproductions))
-    )
+    """The document that shows all figures.
+
+    Args:
+        reproductions: the figures, in order.
+        folder: where their pictures were written.
+        command: the command that made them.
+        origin: a sentence about where trained models come from.
+
+    Returns:
+        The document.
+    """
+    introduction = f"{PAPER}: its claims, and what was measured here. {origin} Made by"
+    about = Section("What this is", (Text((introduction,), "soft"), Text((command,), "code")))
+    sections = [_section(found, folder) for found in reproductions]
+    return Document("The paper, reproduced", (about, *sections))
 
 
 def _section(found: Reproduction, folder: Path) -> Section:
-    files = Links(tuple((words, found.name + suffix) for suffix, words in FILES.items()))
-    rows = tuple(tuple(_cell(value) for value in row.values()) for row in found.table)
-    header = tuple(column.replace("_", " ") for column in found.table[0])
-    table = (Table(header, rows, folded="The numbers"),) if len(rows) <= MOST_ROWS else ()
+    picture = folder / (found.name + PICTURES[0])
+    links = [(label, found.name + suffix) for suffix, label in FILES.items()]
     return Section(
         found.title,
         (
-            Image(found.title, (folder / (found.name + PICTURES[0])).read_bytes()),
+            Image(found.title, picture.read_bytes()),
             Columns((("The paper", (found.claim,)), ("Measured here", found.measured))),
-            files,
-            *table,
+            Links(tuple(links)),
+            *_table(found),
         ),
         name=found.name,
     )
+
+
+def _table(found: Reproduction) -> tuple[Table, ...]:
+    """The numbers of a figure, folded; empty if there are too many."""
+    if len(found.table) > MOST_ROWS:
+        return ()
+    header = tuple(column.replace("_", " ") for column in found.table[0])
+    rows = []
+    for row in found.table:
+        rows.append(tuple(_cell(value) for value in row.values()))
+    return (Table(header, tuple(rows), folded="The numbers"),)
 
 
 def _cell(value: Any) -> str:
@@ -60,12 +68,11 @@ def _cell(value: Any) -> str:
 
 
 def markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
-    """The same words without the pictures, as a page of documentation."""
+    """The same text without the pictures, as a page of documentation."""
     paragraphs = [
         f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is "
-        "KL(truth ‖ "
-        "prediction) in nats, mean over held-out sequences; ± is a standard error unless it says "
-        "otherwise."
+        "KL(truth ‖ prediction) in nats, averaged over held-out sequences; ± is a standard error "
+        "unless stated otherwise."
     ]
     for found in reproductions:
         first, *others = found.measured
@@ -76,7 +83,7 @@ def markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
             *others,
         ]
     filled = [
-        textwrap.fill(words, 118, break_long_words=False, break_on_hyphens=False)
-        for words in paragraphs
+        textwrap.fill(paragraph, 118, break_long_words=False, break_on_hyphens=False)
+        for paragraph in paragraphs
     ]
     return "\n\n".join(["# The paper's claims, and what was measured here", *filled]) + "\n"

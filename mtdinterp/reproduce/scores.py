@@ -1,32 +1,27 @@
-"""KL to the truth of estimators and models on the same sequences, with standard errors that use
-that they are the same.
+"""KL to the truth of estimators and models on the same sequences, with paired standard errors.
 
-Values are kept by sequence: the ratio of two methods is far better known than either of them, since
-what makes a sequence hard is common to both.
+Values are kept per sequence. Some sequences are hard for every method, so the ratio of two methods
+is known far more precisely than the KL of either.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from mtdinterp.algorithms.one_step import one_step_weights
 from mtdinterp.construction import one_step
-from mtdinterp.estimators import (
-    TunedRate,
-    exact_posterior_mean,
-    learning_rate_from_beta,
-    mirror_descent,
-    tune_learning_rate,
-)
-from mtdinterp.fitting import Evidence
-from mtdinterp.metrics import Estimate, divergences, kl_divergence, paired_ratio
+from mtdinterp.estimators import TunedRate, learning_rate_from_beta, tune_learning_rate
+from mtdinterp.estimators.exact_bayes import posterior_mean_of
+from mtdinterp.estimators.mirror_descent import descend
+from mtdinterp.evidence import Evidence
+from mtdinterp.metrics import Estimate, divergences, kl_divergence, mean_stderr, paired_ratio
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import predictions
-from mtdinterp.task import MTDTask, Sample
+from mtdinterp.readings import predictions_of
+from mtdinterp.tasks import MTDTask, Sample, Task
 
 BAYES_SEQUENCES = {
     (4, 256): 1024,
@@ -36,120 +31,161 @@ BAYES_SEQUENCES = {
     (5, 256): 160,
     (5, 512): 0,
 }
-"""By order and length, how many sequences the exact posterior mean is computed on where all would
-take minutes."""
+"""The number of sequences for the exact posterior mean, by order and length, where all held-out
+sequences would take minutes."""
 FIGURE_TOLERANCE = 1e-4
-"""Of its weights: KL is of second order in them, so this is invisible in it."""
-
-
+"""Accuracy of the posterior mean's weights. The KL is of second order in their error, so the error
+is invisible in it."""
 TUNING_BETAS = tuple(np.geomspace(1, 300, 16))
-"""Where β is looked for first; narrower than the library's own grid, whose ends no task here comes
-near."""
+"""The first grid for β; narrower than the library's own, because no optimum here is near its
+ends."""
 TUNING_TOKENS = 2**19
-"""Tokens to tune a learning rate on: its optimum is flat, and long sequences tell more each."""
+"""Tokens to tune a learning rate on: the optimum is flat, and long sequences tell more each."""
+
+Values = dict[str, Float64[Tensor, " some"]]
+"""KL(truth ‖ prediction) per sequence, by method."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """KL(truth ‖ prediction) by method and sequence; a method may have the first sequences only."""
+    """KL(truth ‖ prediction) by method and sequence.
+
+    A method may be scored on the first few sequences only; the base is scored on all.
+    """
 
     values: Mapping[str, Float64[Tensor, " some"]]
     base: str = "one_step"
-    """The method that ratios are to; it has all sequences."""
+    """The method that ratios refer to."""
 
     def kl(self, method: str) -> Estimate:
-        """The mean; from some sequences, by the ratio there to what the base has on all."""
-        values, base = self.values[method], self.values[self.base]
+        """The mean KL over all sequences.
+
+        For a method that is scored on some sequences only, it is the base's mean over all, times
+        the method's ratio to the base on those.
+        """
+        values = self.values[method]
+        base = self.values[self.base]
         if len(values) == len(base):
-            return Estimate(values.mean().item(), _stderr(values))
-        ratio, level = self.ratio(method), base.mean().item()
-        return Estimate(
-            ratio.value * level,
-            (ratio.stderr**2 * level**2 + ratio.value**2 * _stderr(base) ** 2) ** 0.5,
-        )
+            return Estimate(values.mean().item(), mean_stderr(values))
+        ratio = self.ratio(method)
+        level = base.mean().item()
+        # To first order, the variance of a product of independent estimates.
+        variance = (ratio.stderr * level) ** 2 + (ratio.value * mean_stderr(base)) ** 2
+        return Estimate(ratio.value * level, variance**0.5)
 
     def ratio(self, method: str, to: str | None = None) -> Estimate:
-        """Mean over mean on the sequences that both have, with the error of a ratio of paired
-        means."""
-        above, below = self.values[method], self.values[to or self.base]
+        """Mean KL over mean KL of another method, on the sequences that both are scored on.
+
+        Args:
+            method: the numerator.
+            to: the denominator; the base if None.
+
+        Returns:
+            The ratio with the standard error of a ratio of paired means.
+        """
+        above = self.values[method]
+        below = self.values[self.base if to is None else to]
         some = min(len(above), len(below))
         return paired_ratio(above[:some], below[:some])
 
     def rows(self, **where: Any) -> list[dict[str, Any]]:
-        """A row of the table for every method."""
+        """One row per method; `where` gives the columns that all rows share."""
         rows = []
-        for method in self.values:
-            kl, ratio = self.kl(method), self.ratio(method)
-            rows.append(
-                {
-                    **where,
-                    "method": method,
-                    "kl": kl.value,
-                    "kl_stderr": kl.stderr,
-                    "over_one_step": ratio.value,
-                    "over_one_step_stderr": ratio.stderr,
-                    "sequences": len(self.values[method]),
-                }
-            )
+        for method, values in self.values.items():
+            kl = self.kl(method)
+            ratio = self.ratio(method)
+            row = {
+                **where,
+                "method": method,
+                "kl": kl.value,
+                "kl_stderr": kl.stderr,
+                "over_one_step": ratio.value,
+                "over_one_step_stderr": ratio.stderr,
+                "sequences": len(values),
+            }
+            rows.append(row)
         return rows
 
 
-def _stderr(values: Float64[Tensor, " some"]) -> float:
-    return values.std().item() / len(values) ** 0.5
-
-
 def weights_kl(
-    evidence: Evidence, data: Sample, weights: Float64[Tensor, "some lag"]
+    evidence: Evidence, data: Sample, weights: Float64[Tensor, "some component"]
 ) -> Float64[Tensor, " some"]:
-    """KL(truth ‖ prediction) with these weights, on as many of the first sequences as there are
-    weights."""
-    some = len(weights)
-    mixed = torch.einsum("bg,bgv->bv", weights, evidence.rows[:some])
-    return kl_divergence(data.next_probs[:some], mixed)
+    """KL(truth ‖ prediction with these weights) of the first sequences.
+
+    Args:
+        evidence: of all sequences.
+        data: the same sequences.
+        weights: for the first sequences, perhaps fewer than all.
+
+    Returns:
+        One KL per row of `weights`.
+    """
+    some = slice(len(weights))
+    return kl_divergence(data.next_probs[some], evidence[some].predict(weights))
 
 
 def model_kl(model: LensTransformer, data: Sample) -> Float64[Tensor, " batch"]:
     """The same for a model, whose output is clipped to a distribution first."""
-    return divergences(data.next_probs, predictions(model, data.tokens))
+    return divergences(data.next_probs, predictions_of(model, data.tokens))
 
 
-def tuned_rate(task: MTDTask, length: int, steps: int = 1, seed: int = 0) -> TunedRate:
-    """The rate of mirror descent that is best against the truth, on other sequences than those that
-    are scored."""
-    grid = [learning_rate_from_beta(beta, task.order, length) for beta in TUNING_BETAS]
-    return tune_learning_rate(
-        task, length, steps=steps, seed=seed, n_sequences=tuning_sequences(length), grid=grid
-    )
+def tuned_rate(task: Task, length: int, steps: int = 1, seed: int = 0) -> TunedRate:
+    """The learning rate of mirror descent with the smallest KL to the truth.
+
+    Args:
+        task: where sequences come from.
+        length: tokens per sequence.
+        steps: mirror-descent steps.
+        seed: of the sequences, which are not the held-out ones.
+
+    Returns:
+        The tuned rate.
+    """
+    grid = [learning_rate_from_beta(beta, task.n_components, length) for beta in TUNING_BETAS]
+    count = tuning_sequences(length)
+    return tune_learning_rate(task, length, steps=steps, seed=seed, n_sequences=count, grid=grid)
 
 
 def tuning_sequences(length: int) -> int:
+    """How many sequences of a length constants are tuned on."""
     return min(5000, max(1000, TUNING_TOKENS // length))
 
 
-def usual_scores(
-    task: MTDTask, data: Sample, steps: tuple[int, ...] = (1,)
-) -> dict[str, Float64[Tensor, " some"]]:
-    """Tuned mirror descent of so many steps, the one-step construction as a transformer, and the
-    exact posterior mean.
+def mirror_descent_name(steps: int) -> str:
+    """The registered name of mirror descent with `steps` steps."""
+    return "one_step" if steps == 1 else f"mirror_descent_{steps}"
 
-    Rates are tuned against the truth on other sequences. The posterior mean is left out where its
-    rule is too large.
+
+def paper_scores(task: MTDTask, data: Sample, steps: Sequence[int] = (1,)) -> Values:
+    """The methods that the paper compares trained models with.
+
+    These are tuned mirror descent, the one-step construction as a transformer, and the exact
+    posterior mean. Rates are tuned against the truth on other sequences. The posterior mean is left
+    out where it takes too long.
+
+    Args:
+        task: the task.
+        data: the sequences to score on.
+        steps: the numbers of mirror-descent steps; they include 1.
+
+    Returns:
+        KL per sequence, by method.
     """
-    evidence, length = Evidence(task, data.tokens), data.tokens.shape[1]
-    problem, values = (task.transition, data.tokens, task.order), {}
+    evidence = task.evidence(data.tokens)
+    length = data.tokens.shape[1]
+    values: Values = {}
     for count in steps:
         rate = tuned_rate(task, length, count)
         if count == 1:
             built = one_step(task.transition, task.order, length, rate.beta)
             values["construction"] = model_kl(built, data)
-        name = "one_step" if count == 1 else f"mirror_descent_{count}"
-        values[name] = weights_kl(
-            evidence, data, mirror_descent(*problem, rate.learning_rate, steps=count)
-        )
-    some = min(BAYES_SEQUENCES.get((task.order, length), len(data.tokens)), len(data.tokens))
-    if some:
-        weights = exact_posterior_mean(
-            task.transition, data.tokens[:some], task.order, task.concentration, FIGURE_TOLERANCE
-        )
+            weights = one_step_weights(evidence.mean_responsibilities, rate.beta)
+        else:
+            weights = descend(evidence.likelihoods, rate.learning_rate, count)
+        values[mirror_descent_name(count)] = weights_kl(evidence, data, weights)
+    available = len(data.tokens)
+    some = min(BAYES_SEQUENCES.get((task.order, length), available), available)
+    if some > 0:
+        weights = posterior_mean_of(evidence[:some], FIGURE_TOLERANCE)
         values["exact_bayes"] = weights_kl(evidence, data, weights)
     return values

@@ -1,53 +1,63 @@
-"""The paper's two tables: widths of the stream, and the parameters of its experiments, next to what
-is here."""
+"""The paper's two tables: widths of the stream, and parameters of its experiments."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from mtdinterp.construction import one_step
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
-from mtdinterp.models import LensTransformer
-from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.models import DisentangledTransformer
+from mtdinterp.reproduce.figure import Context, Reproduction, Row, column
+from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import FIGURE_TOLERANCE, TUNING_BETAS, tuned_rate
 from mtdinterp.style import FAINT, INK, style_of
 from mtdinterp.training.recipes import PAPER, Recipe, fast
 from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, zoo_task
 
-ORDERS, DRAWN = (3, 4, 5), 4
+ORDERS = (3, 4, 5)
+DRAWN = 4
+"""The order whose stream is drawn."""
 STAGES = ("token embeddings", "responsibilities", "averaging", "weighting")
 PAPER_ADDED = ((0, 0), (1, 1), (2, 2), (4, 3))
-"""What each layer's attention writes according to the paper's Table 1: so many times q, so many
-times m."""
+"""Columns that each layer's attention adds according to the paper's Table 1: multiples of q and
+of m."""
 PAPER_WIDTHS = ((1, 0), (2, 1), (4, 3), (8, 6))
-"""The stream after each layer according to it."""
+"""Columns of the stream after each layer according to the same table."""
 PAPER_GRID_END = 0.1
+"""The upper end of the grid for β in the paper's Table 2."""
+NOT_IN_PAPER = "L3.lag"
+"""The block that the paper's table leaves out."""
+COLUMN_PLACES = {"component": 0.0, "parameter": 0.14, "paper": 0.4, "here": 0.69}
+"""Where each column of the drawn table begins, as a share of its width."""
+TARGETS = {"sampled": "one-hot of the next token", "expected": "true next distribution"}
 
 
+@register_figure(
+    "dimensions", summary="widths of the residual stream (the paper's Table 1)", rank=7
+)
 def dimensions(context: Context, orders: Sequence[int] = ORDERS) -> Reproduction:
-    rows = [row for order in orders for row in _width_rows(order)]
+    """The paper's Table 1."""
+    rows: list[dict[str, Any]] = []
+    numbers: dict[str, list[int]] = {}
+    widths = []
+    for order in orders:
+        some = _width_rows(order)
+        rows += some
+        numbers[f"m{order}"] = column(some, "stream_here")
+        widths.append(f"m = {order}: {_listed(column(some, 'stream_here'))}")
     wrong = [row for row in rows if row["stream_paper"] != row["stream_here"]]
-    numbers = {
-        f"m{order}": [row["stream_here"] for row in rows if row["order"] == order]
-        for order in orders
-    }
+    wrong_layers = _listed(sorted(set(column(wrong, "layer"))))
     return Reproduction(
         name="dimensions",
         title="Widths of the residual stream",
-        claim="With d_R = m the stream of the three-layer construction has q, 2q + m, 4q + 3m and "
-        "8q + 6m columns, and "
-        "the output matrix reads the last (Appendix A.1 and Table 1).",
+        claim="With d_R = m, the stream of the three-layer construction has q, 2q + m, 4q + 3m and "
+        "8q + 6m columns, and the output matrix reads the last (Appendix A.1 and Table 1).",
         measured=(
-            "By the shapes of the constructed models' parameters, "
-            + "; ".join(
-                f"m = {order}: {', '.join(map(str, numbers[f'm{order}']))}" for order in orders
-            )
-            + f" columns (q = {VOCAB_SIZE}).",
+            f"The parameters of the constructed models have shapes for {'; '.join(widths)} columns "
+            f"(q = {VOCAB_SIZE}).",
             f"{len(rows) - len(wrong)} of {len(rows)} widths are the paper's. After layer "
-            f"{', '.join(sorted({str(row['layer']) for row in wrong}))} there are 8q + 7m columns "
-            "instead: the "
-            "paper's own recurrence, d_l = 2·d_(l-1) + d_R, gives that, and its table leaves out "
-            "the m zero "
-            "columns of the last value table, which its text keeps. Nothing reads them.",
+            f"{wrong_layers} there are 8q + 7m columns instead: this is what the paper's own "
+            "recurrence, d_l = 2·d_(l-1) + d_R, gives. Its table leaves out the m zero columns of "
+            "the last value table, which its text keeps. Nothing reads them.",
         ),
         numbers=numbers,
         table=rows,
@@ -56,63 +66,50 @@ def dimensions(context: Context, orders: Sequence[int] = ORDERS) -> Reproduction
     )
 
 
-def one_step_model(order: int) -> LensTransformer:
-    """Its length and β decide no width."""
+def one_step_model(order: int) -> DisentangledTransformer:
+    """A one-step construction; no width depends on its length and β."""
     return one_step(zoo_task(order).transition, order, length=4 * order, beta=1.0)
 
 
+def stream_widths(model: DisentangledTransformer) -> list[int]:
+    """The columns of the stream before each layer and after the last, by the parameters' shapes."""
+    read_by_layers = [attention.W_A.shape[-1] for attention in model.attention]
+    return [*read_by_layers, model.W_U.shape[0]]
+
+
 def _width_rows(order: int) -> list[dict[str, Any]]:
-    model = one_step_model(order)
-    widths = [cast(Any, block).attn.W_A.shape[-1] for block in model.blocks] + [model.W_U.shape[0]]
+    """One row per layer; layer 0 is the embedding."""
+    widths = stream_widths(one_step_model(order))
     rows = []
+    previous = widths[0]
     for layer, (stage, width) in enumerate(zip(STAGES, widths, strict=True)):
-        (added_q, added_m), (wide_q, wide_m) = PAPER_ADDED[layer], PAPER_WIDTHS[layer]
-        rows.append(
-            {
-                "order": order,
-                "layer": layer,
-                "stage": stage,
-                "added_paper": added_q * VOCAB_SIZE + added_m * order,
-                "added_here": width - widths[layer - 1] if layer else 0,
-                "stream_paper": wide_q * VOCAB_SIZE + wide_m * order,
-                "stream_here": width,
-            }
-        )
+        added_q, added_m = PAPER_ADDED[layer]
+        wide_q, wide_m = PAPER_WIDTHS[layer]
+        row = {
+            "order": order,
+            "layer": layer,
+            "stage": stage,
+            "added_paper": added_q * VOCAB_SIZE + added_m * order,
+            "added_here": width - previous,
+            "stream_paper": wide_q * VOCAB_SIZE + wide_m * order,
+            "stream_here": width,
+        }
+        rows.append(row)
+        previous = width
     return rows
 
 
-def _draw_stream(figure: Any, model: LensTransformer) -> None:
+def _draw_stream(figure: Any, model: DisentangledTransformer) -> None:
     """Each layer's stream as a row of its named blocks."""
     axis = figure.subplots()
-    purple = style_of("construction").colour
-    widths = [cast(Any, block).attn.W_A.shape[-1] for block in model.blocks] + [model.stream.width]
+    widths = stream_widths(model)
     for layer, width in enumerate(widths):
-        for name, part in model.stream.items():
-            if part.stop <= width:
-                # The token blocks are copies of tokens, the others hold weights over lags.
-                lag, left_out = name.endswith("lag"), name == "L3.lag"
-                axis.barh(
-                    layer,
-                    part.stop - part.start,
-                    left=part.start,
-                    height=0.86,
-                    linewidth=1,
-                    color="white" if left_out else purple if lag else FAINT,
-                    edgecolor=FAINT if left_out else "white",
-                    hatch="///" if left_out else None,
-                )
-                axis.text(
-                    (part.start + part.stop) / 2,
-                    layer,
-                    name,
-                    rotation=90,
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color="white" if lag and not left_out else INK,
-                )
+        for name, columns in model.stream.items():
+            if columns.stop <= width:
+                _draw_block(axis, layer, name, columns)
         axis.text(width + 0.6, layer, f"{width}", va="center", fontweight="bold")
-    axis.set_yticks(range(len(widths)), [f"{layer}: {stage}" for layer, stage in enumerate(STAGES)])
+    labels = [f"{layer}: {stage}" for layer, stage in enumerate(STAGES)]
+    axis.set_yticks(range(len(widths)), labels)
     axis.invert_yaxis()
     axis.set_ylabel("after layer")
     axis.set_xlabel(
@@ -122,8 +119,43 @@ def _draw_stream(figure: Any, model: LensTransformer) -> None:
     axis.tick_params(axis="y", length=0)
 
 
+def _draw_block(axis: Any, layer: int, name: str, columns: slice) -> None:
+    """One block: token blocks are grey, lag blocks coloured."""
+    fill, edge, ink, hatch = FAINT, "white", INK, None
+    if name == NOT_IN_PAPER:
+        fill, edge, hatch = "white", FAINT, "///"
+    elif name.endswith("lag"):
+        fill, ink = style_of("construction").colour, "white"
+    axis.barh(
+        layer,
+        columns.stop - columns.start,
+        left=columns.start,
+        height=0.86,
+        linewidth=1,
+        color=fill,
+        edgecolor=edge,
+        hatch=hatch,
+    )
+    axis.text(
+        (columns.start + columns.stop) / 2,
+        layer,
+        name,
+        rotation=90,
+        ha="center",
+        va="center",
+        fontsize=6.5,
+        color=ink,
+    )
+
+
+@register_figure(
+    "parameters", summary="experimental parameters, the paper's and these (Table 2)", rank=8
+)
 def parameters(context: Context) -> Reproduction:
+    """The paper's Table 2."""
     tuned = {order: tuned_rate(zoo_task(order), 64) for order in ORDERS}
+    betas = ", ".join(f"{found.beta:.1f}" for found in tuned.values())
+    rates = ", ".join(f"{found.learning_rate:.3f}" for found in tuned.values())
     off = _gibbs_error(context)
     rows = _parameter_rows()
     different = [row for row in rows if row["paper"] != row["here"]]
@@ -134,20 +166,14 @@ def parameters(context: Context) -> Reproduction:
         "Table 2.",
         measured=(
             f"{len(rows) - len(different)} of {len(rows)} entries are the same. Models are trained "
-            "by a faster "
-            "recipe, shorter sequences and fewer steps; `mtdinterp train --recipe paper` is the "
-            "paper's.",
-            "Tuned β at T = 64 is "
-            + ", ".join(f"{found.beta:.1f}" for found in tuned.values())
-            + f" for m = {', '.join(map(str, tuned))}; the listed grid for β ends at "
-            f"{PAPER_GRID_END:g}. β is "
-            "η·m·(T-m); η itself, for which the same grid is listed, is "
-            + ", ".join(f"{found.learning_rate:.3f}" for found in tuned.values())
-            + ".",
-            f"The listed Gibbs sampler (200 burn-in, 2000 samples) is off by {off['mean']:.4f} in "
-            "a weight on "
-            f"average and {off['largest']:.3f} at most against the exact posterior mean, over "
-            f"{off['sequences']} sequences (m = 4, T = 64).",
+            "with a faster recipe, on shorter sequences and for fewer steps; "
+            "`mtdinterp train --recipe paper` is the paper's recipe.",
+            f"Tuned β at T = 64 is {betas} for m = {_listed(tuned)}; the listed grid for β ends at "
+            f"{PAPER_GRID_END:g}. β is η·m·(T-m); η itself, for which the paper lists the same "
+            f"grid, is {rates}.",
+            f"The listed Gibbs sampler (200 burn-in, 2000 samples) is off by {off['mean']:.4f} per "
+            f"weight on average and by {off['largest']:.3f} at most, compared with the exact "
+            f"posterior mean on {off['sequences']} sequences (m = 4, T = 64).",
         ),
         numbers={
             "beta": {f"m{order}": found.beta for order, found in tuned.items()},
@@ -160,12 +186,12 @@ def parameters(context: Context) -> Reproduction:
 
 
 def _gibbs_error(context: Context) -> dict[str, Any]:
+    """How far the paper's Gibbs sampler is from the exact posterior mean."""
     task = zoo_task(4)
     tokens = context.data(task, 64).tokens[: context.count(64)]
-    problem = (task.transition, tokens, task.order)
-    difference = (
-        gibbs_posterior_mean(*problem, seed=context.seed) - exact_posterior_mean(*problem)
-    ).abs()
+    sampled = gibbs_posterior_mean(task.transition, tokens, task.order, seed=context.seed)
+    exact = exact_posterior_mean(task.transition, tokens, task.order)
+    difference = (sampled - exact).abs()
     return {
         "mean": difference.mean().item(),
         "largest": difference.max().item(),
@@ -174,69 +200,57 @@ def _gibbs_error(context: Context) -> dict[str, Any]:
 
 
 def _parameter_rows() -> list[dict[str, str]]:
-    """Component, parameter, the paper's value and this one; what is read from the code cannot go
-    stale."""
+    """Component, parameter, the paper's value and ours, read from the code where possible."""
     trained = [entry for entry in ENTRIES if entry.recipe == "fast"]
-    orders = ", ".join(map(str, sorted({entry.order for entry in trained})))
-    lengths = ", ".join(map(str, sorted({entry.length for entry in trained})))
+    orders = sorted({entry.order for entry in trained})
+    lengths = sorted({entry.length for entry in trained})
+    layers = sorted({entry.layers for entry in trained})
+    prior = f"Dirichlet({zoo_task(3).concentration:g})"
+    grid = f"β {TUNING_BETAS[0]:g} to {TUNING_BETAS[-1]:g}, then golden section"
     rows = [
-        ("data", "order m", "3, 4, 5", orders),
-        ("data", "alphabet q", "5", str(VOCAB_SIZE)),
-        ("data", "length T of trained models", "64 to 1984", lengths),
-        (
-            "data",
-            "prior of the weights",
-            "Dirichlet(1)",
-            f"Dirichlet({zoo_task(3).concentration:g})",
-        ),
-        ("data", "rows of π", "Dirichlet(1)", f"Dirichlet(1), seed {TASK_SEED}"),
-        (
-            "mirror descent",
-            "search for the rate",
-            "η 1e-05 to 0.1, 1000 points",
-            f"β {TUNING_BETAS[0]:g} to {TUNING_BETAS[-1]:g}, then golden section",
-        ),
-        ("mirror descent", "tuned against", "truth (text), Bayes (appendix)", "truth"),
-        ("construction", "δ", "100", "100"),
-        (
+        _row("data", "order m", "3, 4, 5", _listed(orders)),
+        _row("data", "alphabet q", "5", str(VOCAB_SIZE)),
+        _row("data", "length T of trained models", "64 to 1984", _listed(lengths)),
+        _row("data", "prior of the weights", "Dirichlet(1)", prior),
+        _row("data", "rows of π", "Dirichlet(1)", f"Dirichlet(1), seed {TASK_SEED}"),
+        _row("mirror descent", "search for the rate", "η 1e-05 to 0.1, 1000 points", grid),
+        _row("mirror descent", "tuned against", "truth (text), Bayes (appendix)", "truth"),
+        _row("construction", "δ", "100", "100"),
+        _row(
             "Bayes",
             "posterior mean",
             "Gibbs, 200 + 2000 samples",
             f"quadrature, weights to {FIGURE_TOLERANCE:g}",
         ),
-        (
-            "trained",
-            "layers",
-            "3 and 5",
-            " and ".join(map(str, sorted({entry.layers for entry in trained}))),
-        ),
-        ("trained", "heads", "1", "1"),
-        ("disentangled", "value table's width", "m", "m"),
-        ("standard", "embedding width", "32", "32"),
-        ("trained", "loss", "MSE, last token", "MSE, last token"),
-        ("trained", "targets", _targets(PAPER), _targets(fast())),
+        _row("trained", "layers", "3 and 5", " and ".join(map(str, layers))),
+        _row("trained", "heads", "1", "1"),
+        _row("disentangled", "value table's width", "m", "m"),
+        _row("standard", "embedding width", "32", "32"),
+        _row("trained", "loss", "MSE, last token", "MSE, last token"),
+        _row("trained", "targets", TARGETS[PAPER.targets], TARGETS[fast().targets]),
     ]
-    recipes = {
-        "disentangled": fast(),
-        "five layers": fast(n_layers=5),
-        "standard": fast("standard"),
-    }
-    for component, recipe in recipes.items():
-        later = f"falls to {recipe.later_rate:g} of it" if recipe.later_rate != 1 else "the same"
-        rows += [
-            (component, "Adam's rate", _rate(PAPER), _rate(recipe)),
-            (component, "rate after layer 1", "the same", later),
-            (component, "Adam's decays", "not said", "{:g}, {:g}".format(*recipe.adam_betas)),
-            (component, "start", "not said", recipe.initialisation),
-            (
-                component,
-                "batch, steps",
-                f"{PAPER.batch_size}, {PAPER.steps:,}",
-                f"{recipe.batch_size}, {recipe.steps:,}",
-            ),
-        ]
+    rows += _recipe_rows("disentangled", fast())
+    rows += _recipe_rows("five layers", fast(n_layers=5))
+    rows += _recipe_rows("standard", fast("standard"))
+    return rows
+
+
+def _row(component: str, parameter: str, paper: str, here: str) -> dict[str, str]:
+    return {"component": component, "parameter": parameter, "paper": paper, "here": here}
+
+
+def _recipe_rows(component: str, recipe: Recipe) -> list[dict[str, str]]:
+    """How one kind of model is trained."""
+    later = "the same"
+    if recipe.later_rate != 1:
+        later = f"falls to {recipe.later_rate:g} of it"
+    first_decay, second_decay = recipe.adam_betas
     return [
-        dict(zip(("component", "parameter", "paper", "here"), row, strict=True)) for row in rows
+        _row(component, "peak Adam learning rate", _rate(PAPER), _rate(recipe)),
+        _row(component, "rate after layer 1", "the same", later),
+        _row(component, "Adam decay rates", "not stated", f"{first_decay:g}, {second_decay:g}"),
+        _row(component, "initialisation", "not stated", recipe.initialisation),
+        _row(component, "batch, steps", _batch_and_steps(PAPER), _batch_and_steps(recipe)),
     ]
 
 
@@ -245,27 +259,31 @@ def _rate(recipe: Recipe) -> str:
     return f"{recipe.learning_rate:g}, {recipe.schedule}{warmup}"
 
 
-def _targets(recipe: Recipe) -> str:
-    return {"sampled": "one-hot of the next token", "expected": "true next distribution"}[
-        recipe.targets
-    ]
+def _batch_and_steps(recipe: Recipe) -> str:
+    return f"{recipe.batch_size}, {recipe.steps:,}"
+
+
+def _listed(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 def _draw_table(figure: Any, rows: Sequence[Row]) -> None:
+    """The table as text; our values are highlighted where they differ from the paper's."""
     axis = figure.subplots()
     axis.set_axis_off()
-    places = (0.0, 0.14, 0.4, 0.69)
-    for place, column in zip(places, rows[0], strict=True):
-        axis.text(place, 0, column, fontweight="bold", va="center")
+    highlight = style_of("model").colour
+    for name, place in COLUMN_PLACES.items():
+        axis.text(place, 0, name, fontweight="bold", va="center")
         for line, row in enumerate(rows, start=1):
-            differs = column == "here" and row["here"] != row["paper"]
+            differs = name == "here" and row["here"] != row["paper"]
             axis.text(
                 place,
                 line,
-                row[column],
+                row[name],
                 va="center",
-                color=style_of("model").colour if differs else INK,
+                color=highlight if differs else INK,
                 fontweight="bold" if differs else "normal",
             )
-    axis.hlines([line + 0.5 for line in range(len(rows))], 0, 1, color=FAINT, linewidth=0.6)
+    rules = [line + 0.5 for line in range(len(rows))]
+    axis.hlines(rules, 0, 1, color=FAINT, linewidth=0.6)
     axis.set(xlim=(0, 1), ylim=(len(rows) + 0.6, -0.6))

@@ -1,137 +1,143 @@
-"""The transition matrix in layer 1's scores: the paper's row softmax, and the gauge-fixed reading.
-Figure 4 and 7."""
+"""The transition matrix in layer 1: the paper's probe and the gauge-fixed one. Figures 4 and 7."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
+from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.metrics import row_kl
 from mtdinterp.plotting import grid, probability_map, write_cells
-from mtdinterp.readout import token_scores
-from mtdinterp.reproduce.figure import Context, Reproduction, Row
+from mtdinterp.readings import token_scores
+from mtdinterp.reproduce.figure import Context, Reproduction, Row, column
 from mtdinterp.reproduce.models import available, say_missing
+from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.style import FAINT, INK, style_of
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 from mtdinterp.training.zoo import ENTRIES, Entry, zoo_task
 from probes.recover_transition import TransitionRecovery, recover_transition
 
 SHOWN = Entry(4, 64)
 """The model whose matrices are drawn, as in the paper's main text."""
 READINGS = {"attention_softmax": "paper's probe: row softmax of W_Aᵀ", "attention": "gauge fixed"}
+GROUPS = (
+    ("disentangled", "fast", "disentangled models of the fast recipe"),
+    ("standard", "fast", "standard models of the fast recipe, with the QK circuit for W_A"),
+    ("disentangled", "paper", "disentangled models of the paper's own recipe"),
+)
+"""Architecture, recipe and description of the models that are summarised together."""
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+
+Numbers = dict[str, dict[str, Any]]
+"""Row KL of each reading, the control's, and the branch, by model."""
 
 
+@register_figure("transition", summary="π read from layer 1: row softmax, and gauge fixed", rank=3)
 def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) -> Reproduction:
-    wanted = [
-        entry
-        for entry in entries
-        if entry.layers == 3 and (entry.recipe == "fast" or context.models.stored)
-    ]
+    """The paper's Figures 4 (right, bottom) and 7."""
+    recipes = ("fast", "paper") if context.models.stored else ("fast",)
+    wanted = [entry for entry in entries if entry.layers == 3 and entry.recipe in recipes]
     checkpoints, missing = available(context.models, wanted)
     found: dict[str, TransitionRecovery] = {}
+    numbers: Numbers = {}
     for name, checkpoint in checkpoints.items():
-        found[name] = recover_transition(
+        result = recover_transition(
             checkpoint.model, checkpoint.task, n_sequences=context.count(512), seed=context.seed
         )
-    rows = [
-        {
-            "model": name,
-            "reading": reading,
-            "row_kl": result.row_kl[reading],
-            "control_row_kl": result.control_kl,
-            "branch": result.branch,
-            "from": source,
-            **{f"to_{to}": value for to, value in enumerate(values)},
-        }
-        for name, result in found.items()
-        for reading in READINGS
-        for source, values in enumerate(getattr(result, reading).tolist())
-    ]
-    numbers = {
-        name: {
+        found[name] = result
+        numbers[name] = {
             **{reading: result.row_kl[reading] for reading in READINGS},
             "control": result.control_kl,
             "branch": result.branch,
         }
-        for name, result in found.items()
-    }
-    if SHOWN.name in checkpoints:
-        numbers[SHOWN.name]["attention_softmax_centred"] = _centred_probe(checkpoints[SHOWN.name])
     task = zoo_task(SHOWN.order)
+    if SHOWN.name in checkpoints:
+        centred = _centred_probe(checkpoints[SHOWN.name], task)
+        numbers[SHOWN.name]["attention_softmax_centred"] = centred
+    shown = [entry for entry in wanted if entry.name in numbers]
     return Reproduction(
         name="transition",
         title="The transition matrix in layer 1",
         claim="The row softmax of W_Aᵀ in layer 1 of a trained disentangled transformer looks like "
-        "the true transition "
-        "matrix, with a small mean row KL, for every order and length (Section 6 and Figure 4, "
-        "right bottom; "
-        "Appendix E and Figure 7).",
-        measured=(*_sentences(numbers), *say_missing(missing)),
+        "the true transition matrix, with a small mean row KL, for every order and length "
+        "(Section 6 and Figure 4, right bottom; Appendix E and Figure 7).",
+        measured=(*_sentences(shown, numbers), *say_missing(missing)),
         numbers=numbers,
-        table=rows,
+        table=_rows(found),
         draw=lambda figure: _draw(figure, task, found, numbers),
         size=(8.6, 3.3 + 0.23 * len(found)),
     )
 
 
-def _centred_probe(checkpoint: Any) -> float:
-    """The paper's probe after every query's scores had their mean taken away, which no prediction
-    can notice."""
+def _rows(found: dict[str, TransitionRecovery]) -> list[dict[str, Any]]:
+    """One row per model, reading and source token."""
+    rows = []
+    for name, result in found.items():
+        for reading in READINGS:
+            matrix = getattr(result, reading).tolist()
+            for source, values in enumerate(matrix):
+                row = {
+                    "model": name,
+                    "reading": reading,
+                    "row_kl": result.row_kl[reading],
+                    "control_row_kl": result.control_kl,
+                    "branch": result.branch,
+                    "from": source,
+                    **{f"to_{to}": value for to, value in enumerate(values)},
+                }
+                rows.append(row)
+    return rows
+
+
+def _centred_probe(checkpoint: Checkpoint, task: MTDTask) -> float:
+    """The row KL of the paper's probe after centring each query's scores.
+
+    Attention ignores a constant per query, so that no prediction changes.
+    """
     scores = token_scores(checkpoint.model).mean(0)
-    return row_kl(checkpoint.task.transition, (scores - scores.mean(1, keepdim=True)).T.softmax(-1))
+    centred = scores - scores.mean(1, keepdim=True)
+    return row_kl(task.transition, centred.T.softmax(-1))
 
 
-def _sentences(numbers: dict[str, Any]) -> tuple[str, ...]:
-    def span(reading: str, names: Sequence[str]) -> str:
-        values = sorted(numbers[name][reading] for name in names)
-        if len(values) == 1:
-            return f"{values[0]:.3f}"
-        middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-        return f"{values[0]:.3f} to {values[-1]:.3f} (median {middle:.3f})"
-
+def _sentences(entries: Sequence[Entry], numbers: Numbers) -> tuple[str, ...]:
     sentences = []
-    groups = (
-        ("disentangled", "fast", "disentangled by the fast recipe"),
-        ("standard", "fast", "standard by the fast recipe, with the QK circuit for W_A"),
-        ("disentangled", "paper", "disentangled by the paper's own recipe"),
-    )
-    for architecture, recipe, words in groups:
-        names = [
-            name
-            for name, found in numbers.items()
-            if name.startswith(architecture)
-            and name.endswith("-paper") == (recipe == "paper")
-            and found["branch"] == "direct"
-        ]
+    direct = [entry for entry in entries if numbers[entry.name]["branch"] == "direct"]
+    for architecture, recipe, description in GROUPS:
+        group = (architecture, recipe)
+        names = [entry.name for entry in direct if (entry.architecture, entry.recipe) == group]
         if names:
+            some = [numbers[name] for name in names]
             sentences.append(
-                f"Mean row KL over direct models, {len(names)} {words}: "
-                f"{span('attention_softmax', names)} by the paper's probe, "
-                f"{span('attention', names)} "
-                "with the gauge fixed by the stationary marginal; knowing that marginal alone "
-                "gives "
-                f"{numbers[names[0]]['control']:.3f}."
+                f"Mean row KL of the {len(names)} {description} on the direct branch: "
+                f"{_range(column(some, 'attention_softmax'))} with the paper's probe, "
+                f"{_range(column(some, 'attention'))} with the gauge fixed by the stationary "
+                f"marginal. The marginal alone, as every row, has {some[0]['control']:.3f}."
             )
     if SHOWN.name in numbers:
         shown = numbers[SHOWN.name]
         sentences.append(
-            "The probe depends on a choice that the model does not have: taking each query's mean "
-            "score "
-            f"away, which changes no prediction, moves it from {shown['attention_softmax']:.3f} to "
-            f"{shown['attention_softmax_centred']:.3f} for m = 4, T = 64."
+            "The paper's probe depends on a constant per query that the model does not determine: "
+            "subtracting each query's mean score, which changes no prediction, moves its row KL "
+            f"from {shown['attention_softmax']:.3f} to {shown['attention_softmax_centred']:.3f} "
+            "for m = 4, T = 64."
         )
     for name, found in numbers.items():
         if found["branch"] != "direct":
             sentences.append(
-                f"In the {found['branch']} model {name} the probe has "
-                f"{found['attention_softmax']:.3f} "
-                f"(the marginal alone {found['control']:.3f}), and the gauge-fixed, branch-aware "
-                "reading "
-                f"{found['attention']:.3f}."
+                f"In the {found['branch']} model {name}, the paper's probe has "
+                f"{found['attention_softmax']:.3f} (the marginal alone {found['control']:.3f}), "
+                f"and the gauge-fixed, branch-aware reading {found['attention']:.3f}."
             )
     return tuple(sentences)
 
 
+def _range(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{min(values):.3f} to {max(values):.3f} (median {median(values):.3f})"
+
+
 def _draw(
-    figure: Any, task: MTDTask, found: dict[str, TransitionRecovery], numbers: dict[str, Any]
+    figure: Any, task: MTDTask, found: dict[str, TransitionRecovery], numbers: Numbers
 ) -> None:
     top, bottom = figure.subfigures(2, 1, height_ratios=(2.7, 0.6 + 0.23 * len(found)))
     _draw_matrices(top, task, found.get(SHOWN.name))
@@ -139,53 +145,51 @@ def _draw(
     names = list(found)
     rows: list[Row] = [numbers[name] for name in names]
     places = range(len(names))
-    axis.hlines(
-        places,
-        [min(row["attention"], row["attention_softmax"]) for row in rows],
-        [max(row["attention"], row["attention_softmax"]) for row in rows],
-        color=FAINT,
-        linewidth=2,
-        zorder=1,
-    )
-    for reading, mark, filled in (("attention_softmax", "o", False), ("attention", "o", True)):
-        axis.scatter(
-            [row[reading] for row in rows],
-            places,
-            marker=mark,
-            s=34,
-            zorder=3,
-            label=READINGS[reading],
-            edgecolors=style_of("model").colour,
-            facecolors=style_of("model").colour if filled else "white",
-        )
-    axis.scatter(
-        [row["control"] for row in rows],
-        places,
-        marker="|",
-        s=70,
-        color=INK,
-        zorder=2,
-        label="every row the marginal (control)",
-    )
+    _draw_readings(axis, rows, places)
     axis.set_yticks(places, names)
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xticks(
-        [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1], ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]
-    )
+    axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axis.minorticks_off()
     axis.set_xlabel("mean row KL(π ‖ reading) (nats); lower is better")
     grid(axis)
     bottom.legend(loc="outside lower center", ncols=3)
 
 
+def _draw_readings(axis: Any, rows: Sequence[Row], places: Sequence[int]) -> None:
+    """Both readings of each model with a line between them, and the control."""
+    fixed = column(rows, "attention")
+    softmax = column(rows, "attention_softmax")
+    axis.hlines(places, fixed, softmax, color=FAINT, linewidth=2, zorder=1)
+    colour = style_of("model").colour
+    for reading, label in READINGS.items():
+        axis.scatter(
+            column(rows, reading),
+            places,
+            marker="o",
+            s=34,
+            zorder=3,
+            label=label,
+            edgecolors=colour,
+            facecolors=colour if reading == "attention" else "white",
+        )
+    axis.scatter(
+        column(rows, "control"),
+        places,
+        marker="|",
+        s=70,
+        color=INK,
+        zorder=2,
+        label="marginal as every row (control)",
+    )
+
+
 def _draw_matrices(figure: Any, task: MTDTask, result: TransitionRecovery | None) -> None:
     panels = [("true π", task.transition)]
     if result is not None:
-        panels += [
-            (f"{words}\nrow KL {result.row_kl[reading]:.3f}", getattr(result, reading))
-            for reading, words in READINGS.items()
-        ]
+        for reading, label in READINGS.items():
+            title = f"{label}\nrow KL {result.row_kl[reading]:.3f}"
+            panels.append((title, getattr(result, reading)))
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     largest = max(values.max().item() for _, values in panels)
     for axis, (title, values) in zip(axes, panels, strict=True):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mtdinterp.cli import main
-from mtdinterp.reproduce.registry import FIGURES, chosen
+from mtdinterp.reproduce.registry import FIGURES, chosen, read_figures
 
 
 def test_figures_are_made_in_the_papers_order_and_once(tmp_path, capsys):
@@ -29,6 +29,42 @@ def test_words_have_claim_and_measurement(tmp_path, capsys):
     assert "8q + 6m" in words
     assert "8q + 7m" in words
     assert str(tmp_path / "dimensions.png") in words
+
+
+def test_figures_are_in_the_order_of_the_paper():
+    assert list(FIGURES) == [
+        "attention",
+        "kl-lengths",
+        "transition",
+        "five-layers",
+        "regularised-path",
+        "attention-grids",
+        "dimensions",
+        "parameters",
+        "first-order",
+        "learning-rate",
+        "gradient",
+        "estimators",
+    ]
+
+
+def test_a_figure_is_found_by_adding_a_file(tmp_path):
+    source = """
+from nothing_that_exists import register_figure
+
+@register_figure("late", summary="drawn last", rank=2)
+def draw_late(context): ...
+
+@register_figure("early", summary="drawn first", rank=1.5)
+def draw_early(context): ...
+
+def helper(): ...
+"""
+    (tmp_path / "new.py").write_text(source)
+    (tmp_path / "other.py").write_text("x = 1")
+    found = read_figures(tmp_path)
+    assert list(found) == ["early", "late"]
+    assert found["late"] == ("new", "draw_late", "drawn last", 2)
 
 
 def test_all_means_every_figure():

@@ -9,10 +9,14 @@ import torch
 
 from mtdinterp import CheckpointError, load_checkpoint
 from mtdinterp.checkpoint_files import zoo_names
-from mtdinterp.estimators import tune_learning_rate
+from mtdinterp.errors import NotApplicable
+from mtdinterp.estimators import Estimator, tune_learning_rate
 from mtdinterp.metrics import row_kl, score
-from mtdinterp.readout import predictions
+from mtdinterp.plugins import register_estimator
+from mtdinterp.readings import predictions_of
+from mtdinterp.registry import ESTIMATORS
 from mtdinterp.reproduce.attention import attention_grids, attention_maps
+from mtdinterp.reproduce.estimators import estimators
 from mtdinterp.reproduce.figure import Context, write
 from mtdinterp.reproduce.first_order import first_order
 from mtdinterp.reproduce.gradient import gradient
@@ -42,6 +46,7 @@ SMALL = {
     "first-order": partial(first_order, orders=(3,)),
     "learning-rate": partial(learning_rate, orders=(3,), lengths=(32, 64, 128), repeats=2),
     "gradient": partial(gradient, lengths=(64, 128, 256)),
+    "estimators": partial(estimators, lengths=(32,)),
 }
 
 
@@ -139,7 +144,7 @@ def test_widths_are_those_of_real_models_and_one_of_the_papers_is_not(made):
 def test_kl_is_that_of_the_models_on_the_held_out_sequences(made):
     checkpoint = load_checkpoint("disentangled-m3-T64")
     data = held_out_data(checkpoint.task, 64, 256)
-    expected = score(data.next_probs, predictions(checkpoint.model, data.tokens))
+    expected = score(data.next_probs, predictions_of(checkpoint.model, data.tokens))
     (row,) = rows_of(made["kl-lengths"], length=64, method="model")
     assert row["kl"] == pytest.approx(expected.kl)
     assert row["kl_stderr"] == pytest.approx(expected.stderr)
@@ -202,6 +207,50 @@ def test_attention_of_every_query_adds_to_one(made, name, count):
         totals[key] = totals.get(key, 0.0) + row["attention"]
     assert len(totals) == count * 3 * 64
     assert list(totals.values()) == pytest.approx([1.0] * len(totals), abs=1e-4)
+
+
+def test_the_figure_of_estimators_has_every_registered_one_and_theory_orders_them(made):
+    found = made["estimators"]
+    assert {row["method"] for row in found.table} == set(ESTIMATORS)
+    kl = {row["method"]: row["kl"] for row in found.table}
+    assert kl["exact_bayes"] < kl["one_step"] < kl["uniform"]
+    assert kl["entropic"] < kl["maximum_likelihood"]
+
+
+@pytest.fixture
+def fixed_lag():
+    """A new estimator, registered for one test."""
+
+    class FixedLag(Estimator):
+        name, label = "fixed_lag", "always lag 1"
+
+        def weights(self, evidence, **constants):
+            weights = torch.zeros_like(evidence.uniform)
+            weights[:, 0] = 1
+            return weights
+
+    register_estimator(FixedLag)
+    yield FixedLag
+    ESTIMATORS.remove("fixed_lag")
+
+
+def test_a_new_estimator_is_drawn_and_described_without_a_change(fixed_lag, tmp_path):
+    found = estimators(Context(NoModels(), n_sequences=64), lengths=(16,))
+    (row,) = rows_of(found, method="fixed_lag")
+    (one,) = rows_of(found, method="one_step")
+    assert row["kl"] > one["kl"]
+    assert "always lag 1" in found.measured[0]
+    write(found, tmp_path)
+
+
+def test_an_estimator_without_a_result_is_left_out_with_its_reason(fixed_lag, monkeypatch):
+    def refuse(self, evidence, **constants):
+        raise NotApplicable("It has no answer here.")
+
+    monkeypatch.setattr(fixed_lag, "weights", refuse)
+    found = estimators(Context(NoModels(), n_sequences=64), lengths=(16,))
+    assert rows_of(found, method="fixed_lag") == []
+    assert "Not shown at T = 16: always lag 1. It has no answer here." in found.measured
 
 
 def test_what_is_not_in_the_zoo_is_said_and_left_out(tmp_path):
@@ -275,5 +324,5 @@ def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
     assert again == []
     # A finished run by another recipe is not this model.
     other = dataclasses.replace(entry, changes={**entry.changes, "learning_rate": 1e-4})
-    with pytest.raises(CheckpointError, match="is not that of"):
+    with pytest.raises(CheckpointError, match="run that"):
         TrainedModels(tmp_path).get(other)
