@@ -5,6 +5,8 @@ import logging
 import pytest
 import torch
 from architectures.toy_architecture import Positional, PositionalConfig, PositionalTransformer
+from mtdinterp.readout import predictions
+from mtdinterp.task import MTDTask
 
 from mtdinterp import CheckpointError, load_checkpoint, registry, save_checkpoint
 from mtdinterp.architectures import Architecture, architecture_of, initialise, new_model
@@ -19,8 +21,6 @@ from mtdinterp.models import (
 )
 from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.plugins import register_architecture
-from mtdinterp.readout import predictions
-from mtdinterp.task import MTDTask
 from mtdinterp.training import HeldOut, Recipe, Trainer, fast, recipe_for
 
 TASK = MTDTask.random(3, 2, seed=0)

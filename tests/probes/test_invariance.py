@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from mtdinterp.task import MTDTask
 from probes_models import changed, mirrored
 
 from mtdinterp.architectures import initialise, new_model, start_names
 from mtdinterp.construction import one_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
-from mtdinterp.task import MTDTask
 from probes import (
     compare_attention,
     decode_latents,
