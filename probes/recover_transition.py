@@ -441,7 +441,7 @@ def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tens
 def behaviour(
     model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """What the model predicts after m equal tokens: whatever its weights, a row of π.
+    """What the model predicts after m equal tokens, which is a row of π for any weights.
 
     Args:
         model: any hooked model.

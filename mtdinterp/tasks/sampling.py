@@ -52,7 +52,7 @@ def draw_sequences(
     Args:
         matrices: one transition matrix that all lags share, or one per lag.
         weights: mixture weights of every sequence.
-        length: tokens per sequence; the first ones, as many as there are lags, are uniform.
+        length: tokens per sequence; the first `order` ones are uniform.
         rng: where random numbers come from.
 
     Returns:
@@ -107,7 +107,7 @@ def draw_tokens(
 
     Args:
         keep: alias tables [matrix, column, source], flattened.
-        other: the same of the alternative columns.
+        other: the alternative columns in the same layout.
         vocab_size: how many tokens.
         boundaries: cumulative weights of all lags but the last.
         lag_uniform: decides each step's lag.
