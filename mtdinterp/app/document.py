@@ -71,7 +71,7 @@ def _numbers_section(scene: Scene, found: View, names: Mapping[str, str]) -> Sec
     lags = [f"lag {lag}" for lag in range(1, scene.task.n_components + 1)]
     tokens = [str(token) for token in range(scene.task.vocab_size)]
     blocks = (
-        _bars("In-context weights", [*lags, "other"], found.weights, names),
+        _bars("In-context weights", [*lags, "other"], found.weights, found.weight_labels),
         _bars("Prediction of the next token", tokens, found.predictions, names),
         *_scores(found, names),
     )

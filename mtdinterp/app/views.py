@@ -27,7 +27,9 @@ class View:
     construction: dict[str, Any]
     """The reference construction's constants, or why there is none."""
     labels: dict[str, str]
-    """What each method of the dictionaries below is called."""
+    """What each method of `predictions` and `kl` is called."""
+    weight_labels: dict[str, str]
+    """What each method of `weights` is called: with several heads, a model's is their mean."""
     weights: dict[str, list[float]]
     """By method: one entry per lag, then the attention to other positions."""
     predictions: dict[str, list[float]]
@@ -69,6 +71,7 @@ def view(scene: Scene) -> View:
         model=_model(scene),
         construction=_construction(scene),
         labels=method_labels(scene),
+        weight_labels=weight_labels(scene),
         weights={name: found.tolist() for name, found in weights.items()},
         predictions={name: found.tolist() for name, found in predictions.items()},
         kl=kl,
@@ -153,17 +156,25 @@ def _with_rest(weights: Float64[Tensor, " lag"]) -> Float64[Tensor, " bar"]:
 
 
 def method_labels(scene: Scene) -> dict[str, str]:
-    """What the methods are called. With several heads, a model's bar is said to be their mean."""
-    n_heads = len(scene.before.patterns[-1])
-    mean = " (mean over heads)" if n_heads > 1 else ""
+    """What the methods are called."""
     labels = {"truth": "truth"}
     labels |= {name: ESTIMATORS[name].label.removeprefix("the ") for name in BARS}
     labels["construction"] = reference_name(scene)
-    labels["before"] = f"model{mean}"
-    labels["after"] = f"model, edited{mean}"
-    is_edited = scene.after is not scene.before
+    labels["before"] = "model"
+    labels["after"] = "model, edited"
+    return labels
+
+
+def weight_labels(scene: Scene) -> dict[str, str]:
+    """What the methods are called where their in-context weights are shown."""
+    labels = method_labels(scene)
+    n_heads = len(scene.after.patterns[-1])
+    if n_heads == 1:
+        return labels
+    model = labels["before" if scene.after is scene.before else "after"]
+    for method in ("before", "after"):
+        labels[method] += ", mean over heads"
     for head in range(n_heads):
-        model = "model, edited" if is_edited else "model"
         labels[head_method(head)] = f"{model}, head {head + 1}"
     return labels
 

@@ -135,8 +135,9 @@ def test_heads_are_shown_separately_and_as_their_mean(fresh, view, registry):
         expected = [*by_offset[head, :2].tolist(), by_offset[head, 2:].sum().item()]
         assert weights[f"head_{head + 1}"] == pytest.approx(expected, abs=1e-6)
     assert weights["after"] == pytest.approx((weights["head_1"] + weights["head_2"]) / 2)
-    assert found["labels"]["before"] == "model (mean over heads)"
-    assert found["labels"]["head_2"] == "model, head 2"
+    assert found["weight_labels"]["before"] == "model, mean over heads"
+    assert found["labels"]["before"] == "model"
+    assert found["weight_labels"]["head_2"] == "model, head 2"
     assert "head_1" not in found["predictions"]
 
 

@@ -48,16 +48,16 @@ function draw(id, series, categories, methods, title) {
 }
 
 /** What the colours mean, above both charts. */
-export function drawLegends({ weights, predictions, labels }) {
-  for (const [card, series] of [
-    ["weights-card", weights],
-    ["prediction-card", predictions],
+export function drawLegends({ weights, weight_labels, predictions, labels }) {
+  for (const [card, series, names] of [
+    ["weights-card", weights, weight_labels],
+    ["prediction-card", predictions, labels],
   ]) {
     const entries = Object.keys(series).map((name) => {
       const key = make("i");
       key.style.borderColor = barColour(name);
       key.style.background = name === "truth" ? "none" : barColour(name);
-      return make("li", {}, key, labels[name]);
+      return make("li", {}, key, names[name]);
     });
     byId(card)
       .querySelector(".legend")
@@ -65,7 +65,7 @@ export function drawLegends({ weights, predictions, labels }) {
   }
 }
 
-export function drawBars(view, methods) {
-  draw("weights-chart", view.weights, lagNames(view.model.order), methods, "lag of the next token");
-  draw("prediction-chart", view.predictions, tokenNames(view.model.vocab_size), methods, "next token");
+export function drawBars(view) {
+  draw("weights-chart", view.weights, lagNames(view.model.order), view.weight_labels, "lag of the next token");
+  draw("prediction-chart", view.predictions, tokenNames(view.model.vocab_size), view.labels, "next token");
 }

@@ -62,7 +62,7 @@ const requests = new Latest(
   ([found, begun], state) => {
     view = found;
     shownState = state;
-    drawBars(view, labels());
+    drawBars(view);
     document.dispatchEvent(new CustomEvent("bars", { detail: { state } }));
     drawScores(view, labels());
     byId("timing").textContent = `${Math.round(performance.now() - begun)} ms`;
@@ -169,7 +169,7 @@ async function start() {
   store.begin((await linked()) ?? (await ask("/api/fresh", { model: { name: about.first } })));
   onScheme(() => {
     if (view) {
-      drawBars(view, labels());
+      drawBars(view);
       drawLegends(view);
       maps.redraw();
       sweep.draw();
@@ -177,7 +177,7 @@ async function start() {
     }
   });
   addEventListener("resize", () => {
-    if (view) drawBars(view, labels());
+    if (view) drawBars(view);
   });
   addEventListener("hashchange", async () => {
     if (location.hash === toFragment(store.state)) return;
