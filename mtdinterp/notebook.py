@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from mtdinterp.app.document import sweep_document, view_document
-from mtdinterp.app.models import construction_for, fit_constants
+from mtdinterp.app.models import read_model
 from mtdinterp.app.scene import Memory, Scene, check_length
 from mtdinterp.app.state import ModelState, State
 from mtdinterp.app.views import View, view
@@ -98,13 +98,13 @@ def look(
             )
     truth = None
     if weights is not None:
-        truth = tuple(as_distribution("weights", weights, task.order).tolist())
+        truth = tuple(as_distribution("weights", weights, task.n_components).tolist())
     if not -length <= position < length:
         raise ValueError(
             f"position: expected a position of {-length}..{length - 1}, got {position}"
         )
-    constants = fit_constants(model, task, length)
-    construction = construction_for(model, task, length, constants, beta, delta)
+    reading = read_model(model, task, length)
+    reference = reading.reference(beta, delta)
     state = State(
         ModelState(checkpoint.path.name, beta=beta, delta=delta),
         sequence,
@@ -112,7 +112,7 @@ def look(
         source_sequence,
         position=position,
     )
-    return Look(Scene(state, task, model, construction, constants, Memory(), tuple(edits)))
+    return Look(Scene(state, task, model, reference, reading, Memory(), tuple(edits)))
 
 
 def sweep(

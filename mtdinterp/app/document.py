@@ -6,7 +6,7 @@ import torch
 
 from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
-from mtdinterp.app.views import METHODS, View, maps, view
+from mtdinterp.app.views import View, maps, view
 from mtdinterp.app.words import reference_name
 from mtdinterp.interventions import SweepResult
 from mtdinterp.pages.blocks import Block, Document, Groups, Map, Maps, Section, Series, Table, Text
@@ -28,7 +28,7 @@ def view_document(scene: Scene, code: str = "") -> Document:
         The document.
     """
     found = view(scene)
-    names = {**METHODS, "construction": reference_name(scene)}
+    names = found.labels
     sections = [_sequence_section(scene)]
     if found.edits:
         sections.append(_edits_section(found))
@@ -51,10 +51,13 @@ def _about(scene: Scene) -> str:
     role = scene.model.config.architecture
     if model.role == "construction":
         role = "the construction for its task"
-    return (
-        f"{role}, {len(scene.model.blocks)} layers, m = {scene.task.order}, T = {scene.length}; "
-        f"β = {scene.beta:.4g}, δ = {model.delta:g}"
+    about = (
+        f"{role}, {len(scene.model.blocks)} layers, m = {scene.task.n_components}, "
+        f"T = {scene.length}; β = {scene.beta:.4g}"
     )
+    if scene.reference is None:
+        return f"{about}. {scene.no_reference}"
+    return f"{about}, δ = {model.delta:g}" if scene.reading.adjustable else about
 
 
 def _edits_section(found: View) -> Section:
@@ -65,10 +68,10 @@ def _edits_section(found: View) -> Section:
 
 
 def _numbers_section(scene: Scene, found: View, names: Mapping[str, str]) -> Section:
-    lags = [f"lag {lag}" for lag in range(1, scene.task.order + 1)]
+    lags = [f"lag {lag}" for lag in range(1, scene.task.n_components + 1)]
     tokens = [str(token) for token in range(scene.task.vocab_size)]
     blocks = (
-        _bars("In-context weights", [*lags, "other"], found.weights, names),
+        _bars("In-context weights", [*lags, "other"], found.weights, found.weight_labels),
         _bars("Prediction of the next token", tokens, found.predictions, names),
         *_scores(found, names),
     )
@@ -93,26 +96,36 @@ def _scores(found: View, names: Mapping[str, str]) -> tuple[Block, ...]:
         if method != found.judge:
             rows.append((names[method], f"{value:.5f}"))
     return (
-        Table(("method", f"KL({METHODS[found.judge]} ‖ ·)"), tuple(rows)),
+        Table(("method", f"KL({names[found.judge]} ‖ ·)"), tuple(rows)),
         Text((f"KL(before ‖ after) = {found.change:.5f}",), "soft"),
     )
 
 
 def _attention(scene: Scene) -> tuple[Block, ...]:
-    columns = {"before": "before", "after": "after", "reference": reference_name(scene)}
+    columns = {"before": "before", "after": "after"}
+    if scene.reference is not None:
+        columns["reference"] = reference_name(scene)
     if scene.source is not None:
         columns["source"] = "source sequence"
     found = {which: maps(scene, which) for which in columns}
     largest = max(values.max().item() for values in found.values())
-    blocks: list[Block] = [
-        Text(("All maps share one scale, coloured by the square root of the attention.",), "soft")
-    ]
+    scale = "All maps share one scale, coloured by the square root of the attention."
+    blocks: list[Block] = [Text((scale + _shown_heads(scene),), "soft")]
     for layer in range(len(scene.model.blocks)):
         panels = []
         for which, label in columns.items():
             panels.append(Map(f"{label}, attention of layer {layer + 1}", found[which][layer]))
         blocks.append(Maps(f"Layer {layer + 1}", tuple(panels), largest, "query", "key"))
     return tuple(blocks)
+
+
+def _shown_heads(scene: Scene) -> str:
+    """Which head the maps show, as a sentence; empty if no layer has several."""
+    if max(len(pattern) for pattern in scene.before.patterns) == 1:
+        return ""
+    if scene.state.head is None:
+        return " They show the mean over heads."
+    return f" They show head {scene.state.head + 1}."
 
 
 def _stream(found: View) -> Table:

@@ -1,11 +1,10 @@
-"""What may be opened: the zoo, the directories that were given, and the constructions for their
-tasks.
+"""What may be opened: the zoo, the given directories, and the reference constructions.
 
 Nothing else is reachable from a request: a name is looked up in this registry and never becomes a
 path.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,44 +13,103 @@ from mtdinterp.app.cache import Recent
 from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, short_name, zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.checks import check_option
-from mtdinterp.construction import construction_with
-from mtdinterp.estimators import TwoStepConstants
-from mtdinterp.fitting import Evidence, fit_beta, fit_two_step
+from mtdinterp.estimators.base import Constants
+from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models import LensTransformer
-from mtdinterp.readout import predictions
-from mtdinterp.task import MTDTask
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.tasks import Task, task_from_dict
 
-FITTED_ON, FITTING_SEED = 256, 31
+EXPLAINED_ON = 256
+"""Sequences that constants are fitted on: fewer than in a report, so that a model opens fast."""
+BARS = ("exact_bayes", "one_step")
+"""Estimators that the charts show as bars; the table of estimators has every registered one."""
 FIRST = "disentangled-m4-T64"
 """What a first-time visitor sees."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint of the list, by what its configuration says."""
+    """One checkpoint of the list, as its configuration describes it."""
 
     name: str
     path: Path
     architecture: str
     layers: int
     order: int
+    """m: how many components explain a token."""
     vocab_size: int
     length: int
 
 
-@dataclass(frozen=True)
-class Constants:
-    """The constants of the reference construction of a model."""
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the page reads from a model once per length."""
 
-    beta: float
-    """Of one-step mirror descent, as it is nearest to the model's predictions."""
-    two_step: TwoStepConstants | None
-    """For five layers and more: those of the two-step construction."""
+    explanation: Explanation
+    constants: dict[str, Constants]
+    """For each estimator that is a bar, the constants nearest to the model's predictions."""
+
+    @property
+    def adjustable(self) -> bool:
+        """Whether β and δ of the reference can be chosen: it takes one step with a single β."""
+        return "beta" in self.explanation.constants
+
+    def reference(self, beta: float | None, delta: float) -> LensTransformer | None:
+        """The reference construction, or None if none is known.
+
+        Args:
+            beta: replaces the fitted β of an adjustable reference; None keeps it.
+            delta: size of the masks' scores of an adjustable reference; others choose their own.
+
+        Returns:
+            A model of the same depth and architecture.
+        """
+        if not self.adjustable:
+            return self.explanation.reference()
+        chosen = self.explanation.constants["beta"] if beta is None else beta
+        return self.explanation.reference({"beta": chosen}, delta)
+
+
+def read_model(model: LensTransformer, task: Task, length: int) -> Reading:
+    """Explain a model at one length.
+
+    Args:
+        model: any hooked model.
+        task: what the model is for.
+        length: tokens per sequence.
+
+    Returns:
+        The explanation, and the constants of the estimators that are bars.
+    """
+    explanation = explain(model, task, length=length, n_sequences=EXPLAINED_ON)
+    constants = {name: fitted_constants(name, explanation) for name in BARS}
+    return Reading(explanation, constants)
+
+
+def fitted_constants(name: str, explanation: Explanation) -> Constants:
+    """An estimator's constants nearest to the model's predictions.
+
+    Args:
+        name: of the estimator.
+        explanation: of the model; if it is by this estimator, its constants are taken.
+
+    Returns:
+        The constants by name.
+
+    Raises:
+        CannotCompute: if the estimator has no answer on these sequences.
+    """
+    if name == explanation.algorithm.name:
+        return explanation.constants
+    estimator = ESTIMATORS[name]
+    evidence = explanation.task.evidence(explanation.tokens)
+    if not estimator.constants_for(evidence):
+        return {}
+    return estimator.fit(evidence, explanation.predictions).constants
 
 
 class Registry:
-    """The list, and what was opened from it lately. Not for several threads at once: whoever shares
-    it, locks."""
+    """The list of models, and what was opened from it recently. Callers share it under a lock."""
 
     def __init__(self, given: Sequence[str | Path] = ()) -> None:
         self.entries: dict[str, Entry] = {}
@@ -59,89 +117,79 @@ class Registry:
             self._add(find_checkpoint(path))
         for name in zoo_names():
             self._add(ZOO / name)
-        self.first = next(iter(self.entries)) if given or FIRST not in self.entries else FIRST
+        self.first = FIRST
+        if given or FIRST not in self.entries:
+            self.first = next(iter(self.entries))
         self._checkpoints: Recent[Checkpoint] = Recent(4)
-        self._constants: Recent[Constants] = Recent(64)
-        self._constructions: Recent[LensTransformer] = Recent(8)
+        self._readings: Recent[Reading] = Recent(64)
+        self._references: Recent[LensTransformer | None] = Recent(8)
 
     def _add(self, path: Path) -> None:
-        """By its directory's name, or by as much of the path as tells it from those before it."""
+        """Add a checkpoint under the shortest end of its path that is not taken."""
         path = path.resolve()
-        if any(entry.path == path for entry in self.entries.values()):
+        known = [entry.path for entry in self.entries.values()]
+        if path in known:
             return
-        name = short_name(path, [entry.path for entry in self.entries.values()])
-        config = read_config(path)
-        checkpoint = load_checkpoint(path) if not _complete(config) else None
-        model, task = config["model"], config["task"]
-        vocab_size = checkpoint.task.vocab_size if checkpoint else len(task["transition"])
-        self.entries[name] = Entry(
-            name,
-            path,
-            model["architecture"],
-            model["n_layers"],
-            task["order"],
-            vocab_size,
-            model["length"],
-        )
+        name = short_name(path, known)
+        self.entries[name] = _entry(name, path)
 
     def entry(self, name: str) -> Entry:
+        """The entry of that name; an unknown name is an error that lists the known ones."""
         return self.entries[check_option("model", name, self.entries)]
 
     def checkpoint(self, name: str) -> Checkpoint:
+        """The loaded checkpoint of that name."""
         path = self.entry(name).path
         return self._checkpoints.get(name, lambda: load_checkpoint(path))
 
-    def constants(self, name: str, length: int) -> Constants:
-        """Fitted to the checkpoint's predictions at this length, once."""
+    def reading(self, name: str, length: int) -> Reading:
+        """The explanation of a checkpoint at this length, computed once."""
         checkpoint = self.checkpoint(name)
-        return self._constants.get(
-            (name, length), lambda: fit_constants(checkpoint.model, checkpoint.task, length)
+        return self._readings.get(
+            (name, length), lambda: read_model(checkpoint.model, checkpoint.task, length)
         )
 
-    def construction(
+    def reference(
         self, name: str, length: int, beta: float | None, delta: float
-    ) -> LensTransformer:
-        """The construction for a checkpoint's task, as deep as it is; two steps take their
-        constants from the model."""
-        constants, checkpoint = self.constants(name, length), self.checkpoint(name)
-        return self._constructions.get(
-            (name, length, beta, delta),
-            lambda: construction_for(
-                checkpoint.model, checkpoint.task, length, constants, beta, delta
-            ),
+    ) -> LensTransformer | None:
+        """The reference construction of a checkpoint, or None if none is known.
+
+        Args:
+            name: of the checkpoint.
+            length: tokens per sequence.
+            beta: replaces the fitted β of a one-step construction; None keeps it.
+            delta: size of the masks' scores.
+
+        Returns:
+            A model of the same depth and architecture.
+        """
+        reading = self.reading(name, length)
+        return self._references.get(
+            (name, length, beta, delta), lambda: reading.reference(beta, delta)
         )
 
 
-def _complete(config: dict[str, Any]) -> bool:
-    """Whether a configuration has all that the list shows; if not, loading says what is wrong."""
-    model, task = config.get("model"), config.get("task")
-    return (
-        isinstance(model, dict)
-        and isinstance(task, dict)
-        and {"architecture", "n_layers", "length"} <= set(model)
-        and isinstance(task.get("order"), int)
-        and isinstance(task.get("transition"), list)
+def _entry(name: str, path: Path) -> Entry:
+    """What the list shows of a checkpoint; its weights are not read."""
+    config = read_config(path)
+    model = config.get("model")
+    if not isinstance(model, dict) or not {"architecture", "n_layers", "length"} <= set(model):
+        model = load_checkpoint(path).model.config.to_dict()
+    task = _task(path, config)
+    return Entry(
+        name=name,
+        path=path,
+        architecture=model["architecture"],
+        layers=model["n_layers"],
+        order=task.n_components,
+        vocab_size=task.vocab_size,
+        length=model["length"],
     )
 
 
-def construction_for(
-    model: LensTransformer,
-    task: MTDTask,
-    length: int,
-    constants: Constants,
-    beta: float | None = None,
-    delta: float = 100.0,
-) -> LensTransformer:
-    """The construction of a model's architecture and depth; β is the fitted one where it is
-    None."""
-    chosen = constants.two_step or (constants.beta if beta is None else beta)
-    return construction_with(task, length, chosen, model.config.architecture, delta)
-
-
-def fit_constants(model: LensTransformer, task: MTDTask, length: int) -> Constants:
-    evidence = Evidence(task, task.sample(FITTED_ON, length, FITTING_SEED).tokens)
-    given = predictions(model, evidence.tokens)
-    deep = len(model.blocks) >= 5 and model.config.architecture == "disentangled"
-    return Constants(
-        float(fit_beta(evidence, given)), fit_two_step(evidence, given) if deep else None
-    )
+def _task(path: Path, config: Mapping[str, Any]) -> Task:
+    """The task of a configuration; loading the checkpoint says what is wrong with a bad one."""
+    try:
+        return task_from_dict(config["task"])
+    except (KeyError, TypeError, ValueError):
+        return load_checkpoint(path).task

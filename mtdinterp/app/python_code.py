@@ -2,7 +2,7 @@
 
 from mtdinterp.app.scene import MEAN_OVER, MEAN_SEED, Scene
 from mtdinterp.app.state import EditState, Range
-from mtdinterp.construction import two_step_delta
+from mtdinterp.app.views import BARS, estimated_weights, head_weights
 
 IMPORTED_FOR = {
     "sequence": "FromRun",
@@ -26,11 +26,10 @@ def python_code(scene: Scene, checkpoint: str) -> str:
     """
     edits = [edit for edit in scene.state.edits if edit.on]
     kinds = {edit.source.kind for edit in edits}
-    construction = _construction_call(scene)
     lines = [
-        *_import_lines(construction.split("(")[0], kinds),
+        *_import_lines(scene, kinds),
         "",
-        *_setup_lines(scene, checkpoint, construction, kinds),
+        *_setup_lines(scene, checkpoint, kinds),
         "",
         *_patch_lines(scene, edits),
         "",
@@ -40,26 +39,23 @@ def python_code(scene: Scene, checkpoint: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _import_lines(builder: str, kinds: set[str]) -> list[str]:
+def _import_lines(scene: Scene, kinds: set[str]) -> list[str]:
     names = {"patch"}
     if kinds - {"weights"}:
         names.add("Edit")
     names.update(name for kind, name in IMPORTED_FOR.items() if kind in kinds)
+    lines = ["import json", "", "import torch", "", "from mtdinterp import load_checkpoint"]
+    if scene.reference is not None:
+        lines.append("from mtdinterp.construction import implementation_for")
     return [
-        "import json",
-        "",
-        "import torch",
-        "",
-        "from mtdinterp import load_checkpoint",
-        f"from mtdinterp.construction import {builder}",
-        "from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities",
-        "from mtdinterp.estimators import predict_next",
+        *lines,
         f"from mtdinterp.interventions import {', '.join(sorted(names))}",
         "from mtdinterp.metrics import clip_to_distribution, kl_divergence",
+        "from mtdinterp.registry import ESTIMATORS",
     ]
 
 
-def _setup_lines(scene: Scene, checkpoint: str, construction: str, kinds: set[str]) -> list[str]:
+def _setup_lines(scene: Scene, checkpoint: str, kinds: set[str]) -> list[str]:
     """Lines that define the task, the sequences, the model and its reference."""
     state = scene.state
     lines = [
@@ -71,12 +67,27 @@ def _setup_lines(scene: Scene, checkpoint: str, construction: str, kinds: set[st
         lines.append(f"source = torch.tensor([{list(state.source or ())}])")
     if "mean" in kinds:
         lines.append(f"many = task.sample({MEAN_OVER}, {scene.length}, seed={MEAN_SEED}).tokens")
-    lines.append(f"construction = {construction}")
-    if state.model.role == "construction":
-        lines.append("model, reference = construction, checkpoint.model")
-    else:
-        lines.append("model, reference = checkpoint.model, construction")
-    return lines
+    return lines + _model_lines(scene)
+
+
+def _model_lines(scene: Scene) -> list[str]:
+    """Lines that define the model and, if one is known, its reference."""
+    if scene.reference is None:
+        return ["model = checkpoint.model"]
+    constants = dict(scene.reading.explanation.constants)
+    options = ""
+    if scene.reading.adjustable:
+        constants["beta"] = scene.beta
+        options = f", delta={scene.state.model.delta!r}"
+    pair = "checkpoint.model, construction"
+    if scene.state.model.role == "construction":
+        pair = "construction, checkpoint.model"
+    return [
+        "implementation = implementation_for(checkpoint.model.config, task)",
+        f"constants = {constants!r}",
+        f"construction = implementation.construct(task, {scene.length}, constants{options})",
+        f"model, reference = {pair}",
+    ]
 
 
 def _patch_lines(scene: Scene, edits: list[EditState]) -> list[str]:
@@ -93,16 +104,15 @@ def _patch_lines(scene: Scene, edits: list[EditState]) -> list[str]:
 def _estimate_lines(scene: Scene) -> list[str]:
     """Lines that define the weights of the estimators."""
     truth = scene.state.weights
-    beta = scene.beta
-    lines = [
-        f"gamma = mean_responsibilities(task.transition, tokens, task.order)  # Γ; β = {beta:.4g}",
-        "weights = {",
-        f"    'one_step': ({beta!r} * gamma).softmax(-1),",
-        "    'exact_bayes': exact_posterior_mean(",
-        "        task.transition, tokens, task.order, task.concentration",
-        "    ),",
-        "}",
-    ]
+    _, missing = estimated_weights(scene)
+    lines = ["evidence = task.evidence(tokens)", "weights = {}"]
+    for name in BARS:
+        if name in missing:
+            continue
+        arguments = ["evidence"]
+        arguments += [f"{key}={value!r}" for key, value in scene.bar_constants(name).items()]
+        call = f"ESTIMATORS[{name!r}].weights({', '.join(arguments)})"
+        lines.append(f"weights[{name!r}] = {call}")
     if truth is not None:
         lines.append(f"weights['truth'] = torch.tensor([{list(truth)}], dtype=torch.float64)")
     return lines
@@ -110,21 +120,11 @@ def _estimate_lines(scene: Scene) -> list[str]:
 
 def _number_lines(scene: Scene) -> list[str]:
     """Lines that collect and print the numbers."""
-    judge = "exact_bayes" if scene.state.weights is None else "truth"
+    estimates, _ = estimated_weights(scene)
+    judge = next(iter(estimates))
     return [
-        "predictions = {}",
-        "for name, estimate in weights.items():",
-        "    predictions[name] = predict_next(task.transition, tokens, estimate)",
-        "unpatched = patch(reference, tokens, [])",
-        "runs = {",
-        "    'before': (found.before, found.weights_before),",
-        "    'after': (found.after, found.weights_after),",
-        "    'construction': (unpatched.before, unpatched.weights_before),",
-        "}",
-        "for name, (outputs, attention) in runs.items():",
-        "    predictions[name] = clip_to_distribution(outputs)[0]",
-        "    by_offset = attention.double().mean(1)",
-        "    weights[name] = by_offset[:, : task.order]  # the lags of the next token",
+        "predictions = {name: evidence.predict(rows) for name, rows in weights.items()}",
+        *_run_lines(scene),
         f"judge = predictions['{judge}']",
         "kl = {name: kl_divergence(judge, rows).item() for name, rows in predictions.items()}",
         "numbers = {",
@@ -137,17 +137,28 @@ def _number_lines(scene: Scene) -> list[str]:
     ]
 
 
-def _construction_call(scene: Scene) -> str:
-    """The call that builds the construction of a scene."""
-    problem = f"task.transition, task.order, {scene.length}"
-    delta = scene.state.model.delta
-    constants = scene.constants.two_step
-    if constants is not None:
-        numbers = ", ".join(map(repr, constants))
-        return f"two_step({problem}, {numbers}, delta={two_step_delta(constants, delta)!r})"
-    standard = "standard" in (scene.model.config.architecture, scene.reference.config.architecture)
-    builder = "one_step_standard" if standard else "one_step"
-    return f"{builder}({problem}, {scene.beta!r}, delta={delta!r})"
+def _run_lines(scene: Scene) -> list[str]:
+    """Lines that read the weights and predictions of the runs."""
+    lines = [
+        "runs = {",
+        "    'before': (found.before, found.weights_before),",
+        "    'after': (found.after, found.weights_after),",
+        "}",
+    ]
+    if scene.reference is not None:
+        lines += [
+            "unpatched = patch(reference, tokens, [])",
+            "runs['construction'] = (unpatched.before, unpatched.weights_before)",
+        ]
+    lines += [
+        "offsets = list(task.read_offsets)  # where the last query reads each lag",
+        "for name, (outputs, attention) in runs.items():",
+        "    predictions[name] = clip_to_distribution(outputs)[0]",
+        "    weights[name] = attention.double().mean(1)[:, offsets]  # mean over heads",
+    ]
+    for head, name in enumerate(head_weights(scene)):
+        lines.append(f"weights[{name!r}] = found.weights_after.double()[:, {head}, offsets]")
+    return lines
 
 
 def _edit_call(scene: Scene, edit: EditState) -> str:

@@ -1,8 +1,7 @@
-"""A state with the models it names: the runs that the page shows, each computed once while it is
-looked at.
+"""A state with the models it names: the runs that the page shows, each computed once.
 
-An edit of the state becomes an `Edit` whose source is already there: what other runs show at a hook
-point is kept, so that another edit, or another place of the same one, costs one run of the model.
+An edit of the state becomes an `Edit` whose source has been looked up. Activations of other runs
+are kept, so that another edit, or the same edit at another place, costs one run of the model.
 """
 
 from collections.abc import Callable
@@ -15,36 +14,39 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.app.cache import Recent
-from mtdinterp.app.models import Constants, Registry
+from mtdinterp.app.models import Reading, Registry
 from mtdinterp.app.runs import Run, observe
 from mtdinterp.app.state import MOST_TOKENS, EditState, ModelState, Range, State
-from mtdinterp.estimators import exact_posterior_mean
+from mtdinterp.estimators.base import Constants
+from mtdinterp.evidence import Evidence
 from mtdinterp.interventions import Edit, FromRun, Share, steering_edit
 from mtdinterp.interventions.hooking import activations
 from mtdinterp.interventions.places import hook_name
 from mtdinterp.interventions.sources import taken_from
 from mtdinterp.models import LensTransformer
-from mtdinterp.task import MTDTask
-from probes.compare_attention import counterpart
+from mtdinterp.registry import ESTIMATORS
+from mtdinterp.tasks import Task
 
-MEAN_OVER, MEAN_SEED = 64, 0
-"""Sequences that the mean is over, and their seed."""
+MEAN_OVER = 64
+"""Sequences in the mean that an edit may take."""
+MEAN_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What a state means."""
+    """A state with the models that it names."""
 
     state: State
-    task: MTDTask
+    task: Task
     model: LensTransformer
-    reference: LensTransformer
+    reference: LensTransformer | None
     """The model to compare with: the construction, or the checkpoint if the construction is the
-    model in view."""
-    constants: Constants
+    model in view; None if no construction is known."""
+    reading: Reading
+    """The explanation of the checkpoint."""
     memory: "Memory"
     extra: tuple[Edit, ...] = ()
-    """Edits in the library's own form, after those of the state: a notebook has them at hand."""
+    """Edits of the library, after those of the state: a notebook passes them directly."""
 
     @property
     def length(self) -> int:
@@ -52,8 +54,19 @@ class Scene:
 
     @property
     def beta(self) -> float:
-        given = self.state.model.beta
-        return self.constants.beta if given is None else given
+        """β of the one-step bars, and of a one-step reference."""
+        chosen = self.state.model.beta
+        return self.reading.constants["one_step"]["beta"] if chosen is None else chosen
+
+    @property
+    def no_reference(self) -> str:
+        """Why there is no reference construction, in one sentence; empty if there is one."""
+        return self.reading.explanation.no_implementation
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What the sequence tells about its weights."""
+        return self.task.evidence(self.tokens)
 
     @cached_property
     def tokens(self) -> Int[Tensor, "1 pos"]:
@@ -61,113 +74,132 @@ class Scene:
 
     @cached_property
     def source(self) -> Int[Tensor, "1 pos"] | None:
-        return (
-            None
-            if self.state.source is None
-            else self.model.check_tokens(torch.tensor([self.state.source]))
-        )
+        """The source sequence, if there is one."""
+        if self.state.source is None:
+            return None
+        return self.model.check_tokens(torch.tensor([self.state.source]))
 
     @property
-    def _own(self) -> tuple[Any, ...]:
-        """What tells this model's runs from another's; β and δ are the construction's."""
+    def _model_key(self) -> tuple[Any, ...]:
+        """Identifies the model's runs; β and δ belong to the construction alone."""
         model = self.state.model
         return (model.name if model.role == "checkpoint" else model), self.length
 
     @property
     def _reference_key(self) -> tuple[Any, ...]:
-        """The same for the reference model."""
+        """Identifies the reference model's runs."""
         return "reference", self.state.model, self.length
 
     @cached_property
     def before(self) -> Run:
+        """The model without edits."""
         return self.memory.run(
-            (self._own, self.state.tokens), lambda: observe(self.model, self.tokens)
+            (self._model_key, self.state.tokens), lambda: observe(self.model, self.tokens)
         )
 
     @cached_property
     def after(self) -> Run:
-        """With the edits that are on; without any, the very run before."""
+        """The model with the edits that are on; without any, the same run as `before`."""
         edits = tuple(edit for edit in self.state.edits if edit.on)
         if self.extra:
-            return observe(
-                self.model, self.tokens, [*(self.edit(edit) for edit in edits), *self.extra]
-            )
+            own = [self.edit(edit) for edit in edits]
+            return observe(self.model, self.tokens, [*own, *self.extra])
         return self.with_edits(edits) if edits else self.before
 
     @cached_property
-    def reference_run(self) -> Run:
-        """The reference model on the same sequence, without edits."""
+    def reference_run(self) -> Run | None:
+        """The reference model on the same sequence, without edits; None without a reference."""
+        reference = self.reference
+        if reference is None:
+            return None
         return self.memory.run(
-            (self._reference_key, self.state.tokens), lambda: observe(self.reference, self.tokens)
+            (self._reference_key, self.state.tokens), lambda: observe(reference, self.tokens)
         )
 
     @cached_property
     def of_source(self) -> Run | None:
+        """The model on the source sequence."""
         tokens = self.source
         if tokens is None:
             return None
-        return self.memory.run((self._own, self.state.source), lambda: observe(self.model, tokens))
+        return self.memory.run(
+            (self._model_key, self.state.source), lambda: observe(self.model, tokens)
+        )
 
-    @cached_property
-    def posterior(self) -> Float64[Tensor, " lag"]:
-        """The exact posterior mean of the weights."""
-        task, key = self.task, (self.state.model.name, "posterior", self.state.tokens)
+    def bar_constants(self, name: str) -> Constants:
+        """The constants of an estimator that is a bar, with the chosen β."""
+        constants = dict(self.reading.constants[name])
+        if "beta" in constants:
+            constants["beta"] = self.beta
+        return constants
+
+    def estimate(self, name: str) -> Float64[Tensor, " lag"]:
+        """The weights of an estimator that is a bar.
+
+        Raises:
+            CannotCompute: if it has no answer on this sequence.
+        """
+        constants = self.bar_constants(name)
+        key = (self.state.model.name, name, tuple(constants.values()), self.state.tokens)
         return self.memory.tensor(
-            key,
-            lambda: exact_posterior_mean(
-                task.transition, self.tokens, task.order, task.concentration
-            )[0],
+            key, lambda: ESTIMATORS[name].weights(self.evidence, **constants)[0]
         )
 
     def with_edits(self, edits: tuple[EditState, ...]) -> Run:
-        key = (
-            self._own,
-            self._reference_key,
-            self.state.tokens,
-            self.state.source,
-            edits,
-        )  # edits may take from the reference run
+        """The model with these edits and no others."""
+        # Edits may take from the source's run and from the reference's.
+        sources = (self._reference_key, self.state.tokens, self.state.source)
         return self.memory.run(
-            key, lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits])
+            (self._model_key, *sources, edits),
+            lambda: observe(self.model, self.tokens, [self.edit(edit) for edit in edits]),
         )
-
-    def corresponding_layer(self, layer: int) -> int:
-        """The layer of the reference model that corresponds to a layer of the model."""
-        return counterpart(layer, len(self.model.blocks), len(self.reference.blocks))
-
-    def reference_layer(self, edit: EditState) -> int | None:
-        """The layer of the reference model that an edit takes from."""
-        layer = edit.layer if edit.source.layer is None else edit.source.layer
-        return None if layer is None else self.corresponding_layer(layer)
 
     def edit(self, edit: EditState) -> Edit:
         """The edit with its source looked up."""
         plain = plain_edit(edit)
-        if edit.source.kind == "weights" and len(edit.source.values or ()) != self.task.order:
-            raise ValueError(f"weights: expected {self.task.order} of them, one a lag")
+        kind = edit.source.kind
+        n_components = self.task.n_components
+        if kind == "weights" and len(edit.source.values or ()) != n_components:
+            raise ValueError(f"weights: expected {n_components} of them, one per lag")
         name = hook_name(self.model, plain)
-        if edit.source.kind == "mean":
+        if kind == "mean":
             return replace(plain, source=taken_from(self.model, plain, name, self._mean(name)))
-        if edit.source.kind not in ("sequence", "reference"):
-            return plain
-        if edit.source.kind == "sequence":
+        if kind == "sequence":
             if self.source is None:
                 raise ValueError(
                     "source: there is no source sequence to take this from; sample or type one"
                 )
-            model, tokens, role = self.model, self.source, self._own
-            layer = edit.source.layer
-        else:
-            model, tokens, role = self.reference, self.tokens, self._reference_key
+            return self._from_run(edit, self.model, self.source, self._model_key)
+        if kind == "reference":
+            if self.reference is None:
+                raise ValueError(f"source: there is no reference to take from. {self.no_reference}")
+            return self._from_run(edit, self.reference, self.tokens, self._reference_key)
+        return plain
+
+    def reference_layer(self, edit: EditState) -> int | None:
+        """The layer of the reference that an edit takes from."""
+        return edit.layer if edit.source.layer is None else edit.source.layer
+
+    def _from_run(
+        self,
+        edit: EditState,
+        model: LensTransformer,
+        tokens: Int[Tensor, "1 pos"],
+        key: tuple[Any, ...],
+    ) -> Edit:
+        """The edit with activations of another run as its source."""
+        plain = plain_edit(edit)
+        name = hook_name(self.model, plain)
+        layer = edit.source.layer
+        if edit.source.kind == "reference":
             layer = self.reference_layer(edit)
         where = FromRun(tokens, model, layer=layer, position=edit.source.position)
-        taken = (
-            name
-            if layer is None
-            else hook_name(model, Edit(name.rsplit("hook_", 1)[1], "zero", layer=layer))
-        )
+        taken = name
+        if layer is not None:
+            hook = name.rsplit("hook_", 1)[1]
+            taken = hook_name(model, Edit(hook, "zero", layer=layer))
         shown = self.memory.tensor(
-            (role, tuple(tokens[0].tolist()), taken),
+            (key, tuple(tokens[0].tolist()), taken),
             lambda: activations(model, tokens, [taken])[taken],
         )
         return replace(plain, source=taken_from(model, replace(plain, source=where), taken, shown))
@@ -175,13 +207,13 @@ class Scene:
     def _mean(self, name: str) -> Tensor:
         tokens = self.task.sample(MEAN_OVER, self.length, MEAN_SEED).tokens
         return self.memory.tensor(
-            (self._own, "mean", name),
+            (self._model_key, "mean", name),
             lambda: activations(self.model, tokens, [name])[name].mean(0, keepdim=True),
         )
 
 
 class Memory:
-    """Runs, and tensors such as activations, of the last few scenes."""
+    """Runs and activations of the last few scenes."""
 
     def __init__(self) -> None:
         self._runs: Recent[Run] = Recent(24)
@@ -195,48 +227,73 @@ class Memory:
 
 
 def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
-    """The models that a state names, and a check that the sequence is one of theirs."""
-    name, length = state.model.name, len(state.tokens)
+    """Open the models that a state names, and check that its sequences fit them.
+
+    Args:
+        registry: where models are looked up.
+        memory: runs that were computed before.
+        state: what to show.
+
+    Returns:
+        The scene.
+    """
+    name = state.model.name
+    length = len(state.tokens)
     checkpoint = registry.checkpoint(name)
     task = checkpoint.task
     check_length(task, length)
-    checkpoint.model.check_tokens(
-        torch.tensor([state.tokens])
-    )  # before anything is fitted at this length
-    if state.weights is not None and len(state.weights) != task.order:
+    # Checked before anything is fitted at this length.
+    checkpoint.model.check_tokens(torch.tensor([state.tokens]))
+    if state.weights is not None and len(state.weights) != task.n_components:
         raise ValueError(
-            f"weights: expected {task.order} of them, one a lag, got {len(state.weights)}"
+            f"weights: expected {task.n_components} of them, one per lag, got {len(state.weights)}"
         )
-    construction = registry.construction(name, length, state.model.beta, state.model.delta)
-    pair = (checkpoint.model, construction)
-    model, reference = pair if state.model.role == "checkpoint" else pair[::-1]
-    return Scene(state, task, model, reference, registry.constants(name, length), memory)
+    reading = registry.reading(name, length)
+    construction = registry.reference(name, length, state.model.beta, state.model.delta)
+    if state.model.role == "checkpoint":
+        return Scene(state, task, checkpoint.model, construction, reading, memory)
+    if construction is None:
+        raise ValueError(
+            f"role: {name} has no construction. {reading.explanation.no_implementation}"
+        )
+    return Scene(state, task, construction, checkpoint.model, reading, memory)
 
 
-def check_length(task: MTDTask, length: int) -> None:
-    """One transition must be seen at least."""
-    if length <= task.order:
-        raise ValueError(f"tokens: expected more than m = {task.order} of them, got {length}")
+def check_length(task: Task, length: int) -> None:
+    """Refuse a sequence without evidence about its weights."""
+    if length <= task.warm_up:
+        raise ValueError(f"tokens: expected more than m = {task.warm_up} of them, got {length}")
 
 
 def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:
-    """A sequence of the model's task to begin with, and another to take from that ends alike: only
-    the weights differ, not the tokens that the next one is drawn from."""
+    """A first state: a sequence of the model's task, and a source sequence with the same end.
+
+    With the same last tokens, the predictions of the two differ by their weights alone.
+
+    Args:
+        registry: where the model is looked up.
+        model: which model.
+        seed: of the sequences.
+
+    Returns:
+        The state.
+    """
     checkpoint = registry.checkpoint(model.name)
-    length, order = min(checkpoint.model.config.length, MOST_TOKENS), checkpoint.task.order
-    here, there = (checkpoint.task.sample(1, length, [seed, part]) for part in (0, 1))
-    there.tokens[:, -order:] = here.tokens[:, -order:]
+    task = checkpoint.task
+    length = min(checkpoint.model.config.length, MOST_TOKENS)
+    here = task.sample(1, length, [seed, 0])
+    source = task.sample(1, length, [seed, 1]).tokens
+    source[:, -task.warm_up :] = here.tokens[:, -task.warm_up :]
     return State(
         model,
         tuple(here.tokens[0].tolist()),
         tuple(here.weights[0].tolist()),
-        tuple(there.tokens[0].tolist()),
+        tuple(source[0].tolist()),
     )
 
 
 def plain_edit(edit: EditState) -> Edit:
-    """The edit as the library has it, with a source that needs no other run; others are "zero" for
-    now."""
+    """The edit of the library, with "zero" as a placeholder for a source that needs another run."""
     source, values = edit.source, edit.source.values
     if source.kind == "weights":
         if (
@@ -246,8 +303,7 @@ def plain_edit(edit: EditState) -> Edit:
         ):
             raise ValueError(
                 "source: weights are written into the attention of a layer at the last position; "
-                "choose "
-                "the hook point pattern, without positions and keys"
+                "choose the hook point pattern, without positions and keys"
             )
         return steering_edit(
             torch.tensor(values, dtype=torch.float64),

@@ -55,6 +55,8 @@ def _add_questions(app: FastAPI, workbench: Workbench) -> None:
         _add_question(app, workbench, path, compute, JSONResponse)
     _add_question(app, workbench, "/api/maps", workbench.maps, _binary)
     _add_question(app, workbench, "/api/report", workbench.report, HTMLResponse)
+    _add_slow_question(app, workbench, "/api/estimators", workbench.prepare_estimators)
+    _add_slow_question(app, workbench, "/api/probe", workbench.prepare_probe)
 
 
 def _add_question(
@@ -78,6 +80,29 @@ def _add_question(
     async def answer(request: Request) -> Response:
         given = _parsed(await request.body())
         return respond(await run_in_threadpool(workbench.alone, compute, given))
+
+
+def _add_slow_question(
+    app: FastAPI,
+    workbench: Workbench,
+    path: str,
+    prepare: Callable[[Any], Callable[[], Any]],
+) -> None:
+    """Answer POST requests at one address without holding up other requests.
+
+    Args:
+        app: the application to extend.
+        workbench: gives requests their turn.
+        path: the address.
+        prepare: checks the request's JSON in its turn; the function that it returns computes the
+            answer afterwards.
+    """
+
+    @app.post(path)
+    async def answer(request: Request) -> Response:
+        given = _parsed(await request.body())
+        compute = await run_in_threadpool(workbench.alone, prepare, given)
+        return JSONResponse(await run_in_threadpool(compute))
 
 
 def _add_sweep_routes(app: FastAPI, workbench: Workbench) -> None:

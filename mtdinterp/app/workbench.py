@@ -15,9 +15,11 @@ from mtdinterp import __version__
 from mtdinterp.app.cone import cone, cone_maps
 from mtdinterp.app.document import view_document
 from mtdinterp.app.errors import NotFound, StateError
+from mtdinterp.app.estimates import EstimatorTable
 from mtdinterp.app.experiments import EXPERIMENTS
 from mtdinterp.app.json_fields import Fields, anything, option_of, sequence_of
 from mtdinterp.app.models import Registry
+from mtdinterp.app.probing import ProbeRunner, known_probes, private_copy
 from mtdinterp.app.python_code import python_code
 from mtdinterp.app.scene import Memory, Scene, fresh_state, open_scene
 from mtdinterp.app.state import (
@@ -31,13 +33,13 @@ from mtdinterp.app.state import (
     parse_state,
 )
 from mtdinterp.app.sweeps import AIMS, Job, Sweeps
-from mtdinterp.app.views import METHODS, maps, view
+from mtdinterp.app.views import bar_colours, maps, view
 from mtdinterp.app.words import HOOKS, WITH_BLOCKS, WITH_KEYS
 from mtdinterp.checkpoint_files import ZOO
 from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.pages.page import render
+from mtdinterp.registry import PROBES
 from mtdinterp.results import to_plain
-from mtdinterp.style import style_of
 
 MAPS = ("before", "after", "reference", "source", "cone")
 """The attention maps that the page can ask for."""
@@ -50,12 +52,14 @@ Answer = TypeVar("Answer")
 
 
 class Workbench:
-    """The models that can be opened, the runs that were computed lately, and the current sweep."""
+    """The models that can be opened, recent runs and fits, and the current sweep."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.memory = Memory()
         self.sweeps = Sweeps()
+        self.estimator_table = EstimatorTable()
+        self.probes = ProbeRunner()
         self._lock = threading.Lock()
 
     def alone(self, compute: Callable[[Any], Answer], given: Any) -> Answer:
@@ -69,16 +73,19 @@ class Workbench:
         for entry in self.registry.entries.values():
             in_zoo = entry.path.parent == ZOO.resolve()
             models.append({**vars(entry), "path": None, "zoo": in_zoo})
-        experiments = {
-            name: {"title": experiment.title, "expect": experiment.expect}
-            for name, experiment in EXPERIMENTS.items()
-        }
+        experiments = {}
+        for name, experiment in EXPERIMENTS.items():
+            experiments[name] = {
+                "title": experiment.title,
+                "expect": experiment.expect,
+                "needs_reference": experiment.needs_reference,
+            }
         return {
             "version": __version__,
             "models": models,
             "first": self.registry.first,
-            "looks": {name: style_of(name).colour for name in ("model", *METHODS)},
-            "methods": METHODS,
+            "looks": bar_colours(),
+            "probes": known_probes(),
             "hooks": HOOKS,
             "with_keys": WITH_KEYS,
             "with_blocks": WITH_BLOCKS,
@@ -161,6 +168,21 @@ class Workbench:
         """A state as an HTML document."""
         scene = self._open(given)
         return render(view_document(scene, self._code(scene)))
+
+    def prepare_estimators(self, given: Any) -> Callable[[], Any]:
+        """The table of estimators of a state, to be computed without holding up other requests."""
+        scene = self._open(given)
+        found = view(scene)
+        return lambda: to_plain(self.estimator_table.rows(scene, found))
+
+    def prepare_probe(self, given: Any) -> Callable[[], Any]:
+        """A probe of a checkpoint, to be run without holding up other requests."""
+        names = ("model", "name")
+        request = Fields("request", given, names, names)
+        probe = PROBES[request.get("name", option_of(PROBES))]
+        model = parse_model(request.get("model", anything))
+        checkpoint = private_copy(self.registry.checkpoint(model.name))
+        return lambda: {"summary": self.probes.summary(probe, checkpoint)}
 
     def start_sweep(self, given: Any) -> dict[str, Any]:
         """Start a patch sweep; the answer has its number."""

@@ -7,7 +7,7 @@ from mtdinterp import load_checkpoint, save_checkpoint
 from mtdinterp.app.models import Registry
 from mtdinterp.app.server import create_app
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 PORT = 8765
 

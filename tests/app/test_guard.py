@@ -150,7 +150,7 @@ WRONG = [
     ({"tokens": [9] * 64}, "tokens: expected values in 0..4, got values in 9..9"),
     ({"tokens": [0.5] * 64}, "tokens[0]: expected an integer"),
     ({"tokens": [0, 1, 2, 3], "source": None}, "tokens: expected more than m = 4 of them, got 4"),
-    ({"weights": [0.5, 0.5]}, "weights: expected 4 of them, one a lag, got 2"),
+    ({"weights": [0.5, 0.5]}, "weights: expected 4 of them, one per lag, got 2"),
     ({"weights": [2, -1, 0, 0]}, "weights: expected weights ≥ 0 that add to 1"),
     ({"position": 64}, "position: expected an integer of -64..63, got 64"),
     ({"edits": [{}] * 33}, "edits: expected a list of at most 32, got 33"),

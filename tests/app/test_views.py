@@ -26,6 +26,7 @@ from mtdinterp.interventions import (
     steering_edit,
 )
 from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.registry import ESTIMATORS
 
 NAME = "disentangled-m4-T64"
 
@@ -42,9 +43,11 @@ def test_weights_predictions_and_divergences_are_the_librarys(fresh, view, check
     truth = torch.tensor([state["weights"]], dtype=torch.float64)
     expected = {
         "truth": truth,
-        "exact_bayes": exact_posterior_mean(task.transition, tokens, task.order),
+        "exact_bayes": ESTIMATORS["exact_bayes"].weights(task.evidence(tokens)),
         "one_step": (12.5 * mean_responsibilities(task.transition, tokens, task.order)).softmax(-1),
     }
+    posterior = exact_posterior_mean(task.transition, tokens, task.order)
+    assert found["weights"]["exact_bayes"][:4] == pytest.approx(posterior[0].tolist(), abs=1e-6)
     for name, weights in expected.items():
         assert found["weights"][name] == pytest.approx([*weights[0].tolist(), 0.0], abs=1e-12)
         assert found["predictions"][name] == pytest.approx(

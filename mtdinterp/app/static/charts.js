@@ -1,11 +1,10 @@
 // Bars: the in-context weights and the prediction, method by method.
 
 import { byId, make } from "./dom.js";
-import { CONFIG, barColours, layout } from "./theme.js";
+import { CONFIG, barColour, layout } from "./theme.js";
 
 /** Traces of grouped bars; the truth is an outline. */
 export function barTraces(series, categories, methods, axes = {}) {
-  const colours = barColours();
   return Object.entries(series).map(([name, values]) => ({
     type: "bar",
     name: methods[name],
@@ -14,8 +13,8 @@ export function barTraces(series, categories, methods, axes = {}) {
     ...axes,
     marker:
       name === "truth"
-        ? { color: "rgba(0,0,0,0)", line: { color: colours.truth, width: 1.5 } }
-        : { color: colours[name] },
+        ? { color: "rgba(0,0,0,0)", line: { color: barColour(name), width: 1.5 } }
+        : { color: barColour(name) },
     hovertemplate: `${methods[name]}, %{x}: %{y:.4f}<extra></extra>`,
   }));
 }
@@ -49,21 +48,24 @@ function draw(id, series, categories, methods, title) {
 }
 
 /** What the colours mean, above both charts. */
-export function drawLegends(names, methods) {
-  const colours = barColours();
-  for (const legend of document.querySelectorAll(".legend")) {
-    legend.replaceChildren(
-      ...names.map((name) => {
-        const key = make("i");
-        key.style.borderColor = colours[name];
-        key.style.background = name === "truth" ? "none" : colours[name];
-        return make("li", {}, key, methods[name]);
-      }),
-    );
+export function drawLegends({ weights, weight_labels, predictions, labels }) {
+  for (const [card, series, names] of [
+    ["weights-card", weights, weight_labels],
+    ["prediction-card", predictions, labels],
+  ]) {
+    const entries = Object.keys(series).map((name) => {
+      const key = make("i");
+      key.style.borderColor = barColour(name);
+      key.style.background = name === "truth" ? "none" : barColour(name);
+      return make("li", {}, key, names[name]);
+    });
+    byId(card)
+      .querySelector(".legend")
+      .replaceChildren(...entries);
   }
 }
 
-export function drawBars(view, methods) {
-  draw("weights-chart", view.weights, lagNames(view.model.order), methods, "lag of the next token");
-  draw("prediction-chart", view.predictions, tokenNames(view.model.vocab_size), methods, "next token");
+export function drawBars(view) {
+  draw("weights-chart", view.weights, lagNames(view.model.order), view.weight_labels, "lag of the next token");
+  draw("prediction-chart", view.predictions, tokenNames(view.model.vocab_size), view.labels, "next token");
 }

@@ -211,7 +211,8 @@ export class EditsPanel {
     this.model = model;
     if (first) {
       const referenceName = this.store.state.model.role === "construction" ? "the checkpoint" : "the construction";
-      const sources = Object.entries({ ...this.about.sources, reference: referenceName });
+      const all = Object.entries({ ...this.about.sources, reference: referenceName });
+      const sources = all.filter(([name]) => name !== "reference" || view.construction.is_known);
       fill(byId("edit-source"), sources);
       fill(
         byId("brush-source"),
@@ -228,7 +229,7 @@ export class EditsPanel {
       );
       const heads = [["", "all"], ...Array.from({ length: model.heads }, (_, head) => [head, head + 1])];
       fill(byId("edit-head"), heads);
-      fill(byId("shown-head"), [["", "mean"], ...heads.slice(1)]);
+      fill(byId("shown-head"), [["", "mean over heads"], ...heads.slice(1)]);
       byId("shown-head-field").hidden = model.heads < 2;
     }
     this.list(view.edits);

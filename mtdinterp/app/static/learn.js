@@ -5,11 +5,12 @@ import { byId, make } from "./dom.js";
 
 export class LearnPanel {
   constructor(store, about, report) {
+    this.withReference = [];
     let shown = null; // the state that the outcome is of
     store.onChange(() => {
       if (shown && !store.isAt(shown)) byId("outcome").textContent = "";
     });
-    const cards = Object.entries(about.experiments).map(([name, { title, expect }]) => {
+    const cards = Object.entries(about.experiments).map(([name, { title, expect, needs_reference }]) => {
       const run = make("button", {
         type: "button",
         className: "primary",
@@ -34,11 +35,17 @@ export class LearnPanel {
         make("p", { textContent: expect }),
         run,
       );
+      if (needs_reference) this.withReference.push(card);
       card.addEventListener("toggle", () => {
         if (card.open) byId("outcome").textContent = "";
       });
       return card;
     });
     byId("experiments").replaceChildren(...cards);
+  }
+
+  /** Experiments that take from the reference are hidden if there is none. */
+  show({ construction }) {
+    for (const card of this.withReference) card.hidden = !construction.is_known;
   }
 }

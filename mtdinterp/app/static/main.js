@@ -4,9 +4,11 @@ import { ask, Latest, Refused } from "./api.js";
 import { drawBars, drawLegends } from "./charts.js";
 import { byId } from "./dom.js";
 import { EditsPanel } from "./edits.js";
+import { EstimatorsPanel } from "./estimators.js";
 import { LearnPanel } from "./learn.js";
 import { Maps } from "./maps.js";
 import { ModelPanel } from "./model.js";
+import { ProbesPanel } from "./probes.js";
 import { coneWords, drawScores } from "./scores.js";
 import { SequencePanel } from "./sequence.js";
 import { Sharing } from "./share.js";
@@ -60,16 +62,16 @@ const requests = new Latest(
   ([found, begun], state) => {
     view = found;
     shownState = state;
-    drawBars(view, labels());
+    drawBars(view);
     document.dispatchEvent(new CustomEvent("bars", { detail: { state } }));
     drawScores(view, labels());
     byId("timing").textContent = `${Math.round(performance.now() - begun)} ms`;
     // What is large or far from the eye comes after the bars are painted.
     requestAnimationFrame(() =>
       setTimeout(() => {
-        drawLegends(Object.keys(view.weights), labels());
+        drawLegends(view);
         for (const panel of panels) panel.show(view);
-        maps.build(view.model.layers);
+        maps.build(view);
         maps.refresh();
         cones.put(state);
         document.documentElement.dataset.ready = "yes";
@@ -94,7 +96,7 @@ const cones = new Latest(
   (error) => report.fail(error),
 );
 
-const labels = () => ({ ...about.methods, construction: maps.referenceName() });
+const labels = () => view.labels;
 
 function listenToKeys() {
   byId("undo").addEventListener("click", () => store.undo());
@@ -151,10 +153,12 @@ async function start() {
     new StreamPanel(store),
     new Steering(store),
     new ModelPanel(store, about, report),
+    new LearnPanel(store, about, report),
+    new EstimatorsPanel(store, report),
+    new ProbesPanel(store, about),
   ];
   new Sharing(store, () => ({ state: shownState, view, labels: labels() }), maps, report);
   const sweep = new SweepPanel(store, about, report);
-  new LearnPanel(store, about, report);
   listenToKeys();
   store.onChange((state, before) => {
     if (before) report.say(""); // what was said of the state before
@@ -165,15 +169,15 @@ async function start() {
   store.begin((await linked()) ?? (await ask("/api/fresh", { model: { name: about.first } })));
   onScheme(() => {
     if (view) {
-      drawBars(view, labels());
-      drawLegends(Object.keys(view.weights), labels());
+      drawBars(view);
+      drawLegends(view);
       maps.redraw();
       sweep.draw();
       panels.forEach((panel) => panel.show(view));
     }
   });
   addEventListener("resize", () => {
-    if (view) drawBars(view, labels());
+    if (view) drawBars(view);
   });
   addEventListener("hashchange", async () => {
     if (location.hash === toFragment(store.state)) return;

@@ -2,7 +2,7 @@
 
 import { askBytes, Latest } from "./api.js";
 import { Brush } from "./brush.js";
-import { byId, chosenRadio, make, shown } from "./dom.js";
+import { byId, chooseRadio, chosenRadio, make, shown } from "./dom.js";
 import { CONFIG, diverging, layout, sequential } from "./theme.js";
 
 const COLUMNS = ["before", "after", "reference", "source"];
@@ -41,16 +41,24 @@ export class Maps {
     addEventListener("resize", () => this.redraw());
   }
 
-  /** As many maps as the model has layers, times the columns. */
-  build(layers) {
-    if (this.layers === layers) return;
+  /** One map per layer and column; without a reference, its column is left out. */
+  build({ model: { layers, heads }, construction: { is_known } }) {
+    this.heads = heads;
+    if (this.layers === layers && this.hasReference === is_known) return;
     this.layers = layers;
+    this.hasReference = is_known;
+    const columns = COLUMNS.filter((which) => which !== "reference" || is_known);
+    byId("maps").style.setProperty("--columns", columns.length);
+    const choice = document.querySelector('input[name="column"][value="reference"]');
+    choice.parentElement.hidden = !is_known;
+    if (choice.checked && !is_known) chooseRadio("column", "after");
+    byId("maps").dataset.column = chosenRadio("column");
     this.cursor = this.pointed = null;
     this.visible.disconnect();
     this.maps = [];
     byId("maps").replaceChildren();
     for (let layer = 0; layer < layers; layer += 1) {
-      for (const which of COLUMNS) this.maps.push(this.one(layer, which));
+      for (const which of columns) this.maps.push(this.one(layer, which));
     }
   }
 
@@ -87,8 +95,8 @@ export class Maps {
     const wanted = {
       before: [model, tokens, head],
       after: [model, tokens, source, on, head],
-      reference: [model, tokens],
     };
+    if (this.hasReference) wanted.reference = [model, tokens];
     if (source) wanted.source = [model, source, head];
     if (mode === "cone" && selected !== null) wanted.cone = [model, tokens, source, edits[selected]];
     return Object.fromEntries(Object.entries(wanted).map(([name, parts]) => [name, JSON.stringify(parts)]));
@@ -167,7 +175,8 @@ export class Maps {
     const named = { before: "before", after: "after", reference: this.referenceName(), source: "source" };
     const mode = { after: "after", change: "change", cone: "cone of the selected edit" }[chosenRadio("after")];
     const name = map.which === "after" ? mode : named[map.which];
-    map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), ` ${name}`);
+    const caption = ` ${name}${this.headName(map)}`;
+    map.caption.replaceChildren(make("b", { textContent: `Layer ${map.layer + 1}` }), caption);
     map.above.setAttribute(
       "aria-label",
       `Attention of layer ${map.layer + 1}, ${name}. Arrow keys move, with Shift they ` + "select, Enter patches.",
@@ -219,6 +228,14 @@ export class Maps {
       { ...CONFIG, staticPlot: true },
     );
     map.drawn = size;
+  }
+
+  /** Which head a map shows if the model has several. A reference has one; a cone is a mean over heads. */
+  headName(map) {
+    if (this.heads < 2 || map.which === "reference") return "";
+    const { head } = this.store.state;
+    const isCone = map.which === "after" && chosenRadio("after") === "cone";
+    return (head ?? null) === null || isCone ? ", mean over heads" : `, head ${head + 1}`;
   }
 
   referenceName() {
@@ -314,7 +331,7 @@ export class Maps {
       (which) => `${which === "reference" ? this.referenceName() : which} ${shown(this.data[which][at], 3)}`,
     );
     byId("readout").textContent =
-      `Layer ${map.layer + 1}, query ${query}, key ${key}: ` +
+      `Layer ${map.layer + 1}${this.headName(map)}, query ${query}, key ${key}: ` +
       (key > query ? "in the future, not visible" : `${read.join(" · ")} (offset ${query - key})`);
     this.outline();
   }

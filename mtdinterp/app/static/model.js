@@ -50,15 +50,23 @@ export class ModelPanel {
     chooseRadio("role", model.role);
     this.slider("beta", construction.beta, 1);
     this.slider("delta", construction.delta, 0);
+    byId("role").hidden = !construction.is_known;
+    byId("delta").closest(".slider").hidden = !construction.is_adjustable;
+    byId("no-reference").textContent = construction.why_not;
     byId("beta-fit").disabled = (model.beta ?? null) === null;
     const { architecture, layers, order, vocab_size, length } = this.about.models.find(
       ({ name }) => name === model.name,
     );
     byId("model-says").textContent =
       `${architecture}, ${layers} layers, m = ${order}, q = ${vocab_size}, T = ${length}. ` +
-      (construction.steps === 2
-        ? "Its construction takes two steps; β applies to the one-step bars."
-        : "β and δ apply to the construction.");
+      this.constants(construction);
+  }
+
+  /** What the sliders set, and the constants that they do not set. */
+  constants({ is_known, is_adjustable, algorithm, constants }) {
+    if (!is_known) return "β applies to the one-step bars.";
+    if (is_adjustable) return "β and δ apply to the construction.";
+    return `Its construction is ${algorithm} with ${constants}; β applies to the one-step bars.`;
   }
 
   slider(id, value, digits) {

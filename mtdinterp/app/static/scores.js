@@ -2,11 +2,11 @@
 
 import { byId, make, shown } from "./dom.js";
 
-export function drawScores({ kl, judge, change, clipped }, names) {
+export function drawScores({ kl, judge, change, clipped, missing }, names) {
   byId("scores-says").textContent =
     judge === "truth"
       ? "KL from the truth to each prediction; smaller is better."
-      : "The true weights are unknown, so KL is from the prediction of the exact posterior mean.";
+      : `The true weights are unknown, so KL is from the prediction of the ${names[judge]}.`;
   byId("change").textContent = shown(change);
   const difference = kl.after - kl.before;
   byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);
@@ -19,6 +19,13 @@ export function drawScores({ kl, judge, change, clipped }, names) {
         { dataset: { method: name } },
         make("th", { scope: "row", textContent: names[name] }),
         make("td", { textContent: shown(value, 5) }),
+      ),
+    ),
+    ...Object.entries(missing).map(([name, reason]) =>
+      make(
+        "tr",
+        { dataset: { method: name } },
+        make("th", { scope: "row", colSpan: 2, textContent: `${names[name]}: ${reason}` }),
       ),
     ),
   );

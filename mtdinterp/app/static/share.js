@@ -84,12 +84,12 @@ export class Sharing {
   csv() {
     const { view, labels } = this.shown(),
       lines = [["what", "method", "entry", "value"]];
-    const add = (what, series, names) =>
+    const add = (what, series, methods, names) =>
       Object.entries(series).forEach(([method, values]) =>
-        values.forEach((value, at) => lines.push([what, labels[method], names[at], value ?? ""])),
+        values.forEach((value, at) => lines.push([what, methods[method], names[at], value ?? ""])),
       );
-    add("weights", view.weights, lagNames(view.model.order));
-    add("prediction", view.predictions, tokenNames(view.model.vocab_size));
+    add("weights", view.weights, view.weight_labels, lagNames(view.model.order));
+    add("prediction", view.predictions, labels, tokenNames(view.model.vocab_size));
     Object.entries(view.kl).forEach(([method, value]) =>
       lines.push([`kl from ${labels[view.judge]}`, labels[method], "", value ?? ""]),
     );
@@ -115,7 +115,7 @@ export class Sharing {
       cell = [1 / columns.length, (1 - top - 0.06) / rows],
       gap = 0.03;
     const data = [
-      ...barTraces(view.weights, lagNames(view.model.order), labels),
+      ...barTraces(view.weights, lagNames(view.model.order), view.weight_labels),
       ...barTraces(view.predictions, tokenNames(view.model.vocab_size), labels, {
         xaxis: "x2",
         yaxis: "y2",

@@ -1,7 +1,7 @@
 // The stream at one position: a row of bars for every named block, and sliders for the chosen one's entries.
 
 import { byId, make, shown, slider } from "./dom.js";
-import { barColours } from "./theme.js";
+import { barColour } from "./theme.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -50,14 +50,13 @@ export class StreamPanel {
   }
 
   bars({ before, after }, largest) {
-    const picture = document.createElementNS(SVG, "svg"),
-      colours = barColours();
+    const picture = document.createElementNS(SVG, "svg");
     picture.setAttribute("viewBox", `0 0 ${Math.max(before.length, 10)} 2`);
     picture.setAttribute("preserveAspectRatio", "none");
     picture.setAttribute("aria-hidden", "true");
     [
-      [before, colours.before, 0.12],
-      [after, colours.after, 0.5],
+      [before, barColour("before"), 0.12],
+      [after, barColour("after"), 0.5],
     ].forEach(([values, colour, shift]) => {
       values.forEach((value, at) => {
         // By the square root, as the maps: a lag block holds far less than a token's one.

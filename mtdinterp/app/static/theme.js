@@ -24,16 +24,12 @@ export function readable(colour) {
       : colour;
 }
 
-/** The colour of each kind of bar. */
-export function barColours() {
-  return {
-    truth: variable("--ink"),
-    exact_bayes: readable(looks.exact_bayes),
-    one_step: readable(looks.one_step),
-    construction: readable(looks.construction),
-    before: readable(looks.before),
-    after: readable(looks.model),
-  };
+/** The colour of a method's bars. Heads have lighter shades of the edited model's colour. */
+export function barColour(name) {
+  if (name === "truth") return variable("--ink");
+  const head = name.match(/^head_(\d+)$/);
+  if (head) return mix(readable(looks.after), variable("--card"), 0.3 + 0.35 * ((head[1] - 1) % 2));
+  return readable(looks[name]);
 }
 
 const blank = () => variable("--map-none");
