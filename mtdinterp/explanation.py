@@ -137,6 +137,8 @@ def explain(
     size = sequences.shape[1]
     evidence = task.evidence(sequences)
     predictions = predictions_of(model, sequences)
+    if not predictions.isfinite().all():
+        raise ValueError("model: its predictions are not finite numbers")
     implementation: Implementation | None = None
     reason = ""
     try:
