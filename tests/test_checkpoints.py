@@ -108,7 +108,7 @@ def test_a_task_without_a_kind_is_an_mtd_task(saved):
 
 def test_a_kind_of_task_that_is_not_known_is_named(saved):
     edit_config(saved, task={"kind": "hmm"})
-    with pytest.raises(CheckpointError, match="task: expected one of .*; got 'hmm'"):
+    with pytest.raises(CheckpointError, match=r"task: expected one of .*; got 'hmm'"):
         load_checkpoint(saved)
 
 
