@@ -21,7 +21,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_tokens, as_transition, check_order
-from mtdinterp.metrics import clip_to_distribution, divergences
+from mtdinterp.metrics import divergences, to_distribution
 
 SMALLEST_WEIGHT = 1e-200
 """Weights are clamped here: one that underflowed to zero may still be the only component that
@@ -216,7 +216,7 @@ class Evidence:
         Returns:
             One divergence per sequence.
         """
-        given, _ = clip_to_distribution(predictions)
+        given = to_distribution(predictions)
         return divergences(given, self.predict(weights))
 
 

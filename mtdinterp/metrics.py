@@ -34,14 +34,20 @@ def total_variation(
     return 0.5 * (first - second).abs().sum(-1)
 
 
+def to_distribution(
+    raw: Float[Tensor, "*batch vocab"], floor: float = CLIP
+) -> Float64[Tensor, "*batch vocab"]:
+    """A raw output clipped from below and normalised."""
+    clipped = raw.double().clamp_min(floor)
+    return clipped / clipped.sum(-1, keepdim=True)
+
+
 def clip_to_distribution(
     raw: Float[Tensor, "*batch vocab"], floor: float = CLIP
 ) -> tuple[Float64[Tensor, "*batch vocab"], Float64[Tensor, "*batch"]]:
     """A raw output as a distribution, and the total variation between the two."""
-    raw = raw.double()
-    clipped = raw.clamp_min(floor)
-    clipped = clipped / clipped.sum(-1, keepdim=True)
-    return clipped, total_variation(clipped, raw)
+    clipped = to_distribution(raw, floor)
+    return clipped, total_variation(clipped, raw.double())
 
 
 def row_kl(
@@ -59,8 +65,7 @@ def row_kl(
     Returns:
         The mean; if some entry is clipped, the floor decides it.
     """
-    clipped, _ = clip_to_distribution(estimate, floor)
-    return kl_divergence(transition, clipped).mean().item()
+    return kl_divergence(transition, to_distribution(estimate, floor)).mean().item()
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def divergences(
     truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
 ) -> Float64[Tensor, " batch"]:
     """KL(truth ‖ raw output as a distribution) of every sequence."""
-    return kl_divergence(truth, clip_to_distribution(raw)[0])
+    return kl_divergence(truth, to_distribution(raw))
 
 
 def score(truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]) -> Score:

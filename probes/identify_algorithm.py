@@ -21,10 +21,10 @@ from mtdinterp.estimators import Constants, Fit
 from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import (
     bootstrap_interval,
-    clip_to_distribution,
     divergences,
     mean_stderr,
     share_explained,
+    to_distribution,
 )
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.naming import UNIFORM, Naming, naming_of, naming_sentence
@@ -285,7 +285,7 @@ def identify_algorithm(
     best = _simplest(ties, n_constants, shifted.values())
     uniform = held.divergence(given[half:], held.uniform)
     mean_prediction = given[half:].mean(0, keepdim=True).expand_as(given[half:])
-    clipped, _ = clip_to_distribution(given[half:])
+    clipped = to_distribution(given[half:])
     constant = divergences(clipped, mean_prediction)
     parameters = {}
     for name, fit in fits.items():

@@ -24,7 +24,7 @@ from mtdinterp.estimators import Constants, tune_learning_rate
 from mtdinterp.estimators.mirror_descent import first_order_beta
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
-from mtdinterp.metrics import clip_to_distribution
+from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
 from mtdinterp.plugins import register_probe
@@ -368,7 +368,7 @@ def _share_of_movement(
     evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], beta: float
 ) -> float:
     """Of the squared distance from the uniform-weights prediction, the share that β removes."""
-    given, _ = clip_to_distribution(predictions)
+    given = to_distribution(predictions)
     fitted = ESTIMATORS["one_step"].predict(evidence, beta=beta)
     total = (given - evidence.predict(evidence.uniform)).square().sum(-1).mean().item()
     left = (given - fitted).square().sum(-1).mean().item()

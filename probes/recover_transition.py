@@ -27,7 +27,7 @@ from mtdinterp.criteria import (
     ROW_KL_FLOORS,
     STOCHASTIC,
 )
-from mtdinterp.metrics import clip_to_distribution, row_kl, total_variation
+from mtdinterp.metrics import row_kl, to_distribution, total_variation
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Matrices, Matrix, Table, Text
 from mtdinterp.plugins import register_probe
@@ -313,7 +313,7 @@ def recover_transition(
         "output_circuit": output_circuit(model, known),
         "behaviour": behaviour(model, task, sequence),
     }
-    rows = {name: clip_to_distribution(raw, FLOOR)[0] for name, raw in estimates.items()}
+    rows = {name: to_distribution(raw, FLOOR) for name, raw in estimates.items()}
     truth = known.transition
     marginal = known.stationary.expand_as(truth)
     coarse = {name: row_kl(truth, estimate, COARSE_FLOOR) for name, estimate in rows.items()}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, Range
-from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
+from mtdinterp.metrics import kl_divergence, to_distribution, total_variation
 
 CHANGED = 1e-6
 """Smaller changes of attention are rounding errors."""
@@ -58,8 +58,8 @@ def cone(scene: Scene, edit: EditState) -> Cone:
     layers = []
     for layer, change in enumerate(cone_maps(scene, edit)):
         layers.append(_layer_cone(scene, edit, layer, change.abs()))
-    before = clip_to_distribution(scene.before.outputs)[0]
-    after = clip_to_distribution(scene.with_edits((edit,)).outputs)[0]
+    before = to_distribution(scene.before.outputs)
+    after = to_distribution(scene.with_edits((edit,)).outputs)
     return Cone(
         layers=tuple(layers),
         change=kl_divergence(before, after).item(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.state import EditState, SourceState
 from mtdinterp.app.views import in_context_weights, method_labels, view
-from mtdinterp.metrics import clip_to_distribution, total_variation
+from mtdinterp.metrics import to_distribution, total_variation
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def _lightest(scene: Scene) -> int:
 def _steered(scene: Scene) -> str:
     lag = _lightest(scene)
     row = scene.evidence.rows[0, lag]
-    before, _ = clip_to_distribution(scene.before.outputs)
-    after, _ = clip_to_distribution(scene.after.outputs)
+    before = to_distribution(scene.before.outputs)
+    after = to_distribution(scene.after.outputs)
     moved = total_variation(after, before).item()
     distance = total_variation(after, row).item()
     return (

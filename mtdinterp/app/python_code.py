@@ -50,7 +50,7 @@ def _import_lines(scene: Scene, kinds: set[str]) -> list[str]:
     return [
         *lines,
         f"from mtdinterp.interventions import {', '.join(sorted(names))}",
-        "from mtdinterp.metrics import clip_to_distribution, kl_divergence",
+        "from mtdinterp.metrics import to_distribution, kl_divergence",
         "from mtdinterp.registry import ESTIMATORS",
     ]
 
@@ -153,7 +153,7 @@ def _run_lines(scene: Scene) -> list[str]:
     lines += [
         "offsets = list(task.read_offsets)  # where the last query reads each lag",
         "for name, (outputs, attention) in runs.items():",
-        "    predictions[name] = clip_to_distribution(outputs)[0]",
+        "    predictions[name] = to_distribution(outputs)",
         "    weights[name] = attention.double().mean(1)[:, offsets]  # mean over heads",
     ]
     for head, name in enumerate(head_weights(scene)):

@@ -12,7 +12,7 @@ from mtdinterp.app.runs import Run
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.words import HOOKS, describe, describe_extra, reference_name
 from mtdinterp.errors import CannotCompute
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import clip_to_distribution, kl_divergence, to_distribution
 from mtdinterp.models import LensTransformer
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.style import style_of
@@ -61,7 +61,7 @@ def view(scene: Scene) -> View:
     for name, found in estimates.items():
         predictions[name] = scene.evidence.predict(found[None])[0]
     for name, run in runs.items():
-        predictions[name] = clip_to_distribution(run.outputs)[0]
+        predictions[name] = to_distribution(run.outputs)
     judge = next(iter(estimates))
     kl = {
         name: kl_divergence(predictions[judge], found).item() for name, found in predictions.items()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mtdinterp.estimators.base import Constant, Estimator, Fit
 from mtdinterp.evidence import SMALLEST_WEIGHT, Evidence, mix_rows
-from mtdinterp.metrics import clip_to_distribution
+from mtdinterp.metrics import to_distribution
 from mtdinterp.plugins import register_estimator
 
 MOST_UPDATES = 2000
@@ -39,7 +39,7 @@ class ConstantWeights(Estimator):
         The problem is that of maximum likelihood with the predictions as observed frequencies, so
         w_g ← w_g · mean over sequences of Σ_v predictions[v]·rows[g, v] / Σ_h w_h·rows[h, v].
         """
-        given, _ = clip_to_distribution(predictions)
+        given = to_distribution(predictions)
         weights = evidence.uniform[0]
         for _ in range(MOST_UPDATES):
             mixed = mix_rows(evidence.rows, weights.expand(len(evidence), -1))

@@ -18,7 +18,7 @@ from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import CONSTANT_EDGE, FEW_EDGES, NO_GAP
 from mtdinterp.explanation import Explanation
 from mtdinterp.interventions.edges import Edge, contributions, edges_of, run_edges, with_edges
-from mtdinterp.metrics import clip_to_distribution, kl_divergence
+from mtdinterp.metrics import kl_divergence, to_distribution
 from mtdinterp.models import DisentangledTransformer, LensTransformer
 from mtdinterp.pages.blocks import Block, Heading, Table, Text
 from mtdinterp.results import Result
@@ -158,10 +158,10 @@ def minimal_circuit(
         )
     means = _edge_means(network, sequences)
     edges = edges_of(network)
-    target = clip_to_distribution(means.outputs(edges))[0]
+    target = to_distribution(means.outputs(edges))
 
     def divergence(kept: Collection[Edge]) -> float:
-        found = clip_to_distribution(means.outputs(kept))[0]
+        found = to_distribution(means.outputs(kept))
         return kl_divergence(target, found).mean().item()
 
     varying = [edge for edge in edges if edge not in means.constant and edge not in means.silent]

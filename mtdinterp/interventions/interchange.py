@@ -30,7 +30,7 @@ from mtdinterp.interventions.reporting import number, unknown_constants
 from mtdinterp.interventions.sites import Site, candidate_sites
 from mtdinterp.interventions.subspaces import Learned, SubspaceLearner, reading_layer
 from mtdinterp.interventions.swaps import Swaps
-from mtdinterp.metrics import clip_to_distribution, kl_divergence, paired_ratio, r_squared
+from mtdinterp.metrics import kl_divergence, paired_ratio, r_squared, to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Heading, Table, Text
 from mtdinterp.readings import probe_sequences
@@ -242,7 +242,7 @@ def interchange(
     tried = {site: _r2(movements[site], expected, choosing) for site in sites}
     best = _best_of(tried)
     movement = movements[best]
-    after = clip_to_distribution((swaps.before + movement)[judging])[0]
+    after = to_distribution((swaps.before + movement)[judging])
     random_r2 = [_r2(moved, expected, judging) for moved in swaps.swap_random(best)]
     learned = None
     if learn_rank is not None:

@@ -13,7 +13,7 @@ from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.hooking import Hook, hooked
 from mtdinterp.interventions.places import Index, has_keys, hook_name, place_of
 from mtdinterp.interventions.sources import activations_for, check_source, fitted
-from mtdinterp.metrics import clip_to_distribution, kl_divergence, total_variation
+from mtdinterp.metrics import kl_divergence, to_distribution, total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
 
@@ -31,8 +31,8 @@ class PatchResult:
     @property
     def kl(self) -> Float64[Tensor, " batch"]:
         """KL(before ‖ after) of the predictions, clipped to distributions."""
-        before = clip_to_distribution(self.before)[0]
-        after = clip_to_distribution(self.after)[0]
+        before = to_distribution(self.before)
+        after = to_distribution(self.after)
         return kl_divergence(before, after)
 
     def recovered(

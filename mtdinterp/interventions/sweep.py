@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.interventions.hooking import activations
-from mtdinterp.metrics import NO_LEVEL, clip_to_distribution, kl_divergence
+from mtdinterp.metrics import NO_LEVEL, kl_divergence, to_distribution
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.hooked import HookedBlock
 from mtdinterp.pages.blocks import Block, Map, Maps, Table, Text
@@ -196,10 +196,10 @@ def patch_sweep(
 
 def _negative_kl_to(clean: Float[Tensor, "batch vocab"]) -> Metric:
     """The default metric: minus the mean KL(clean prediction ‖ prediction)."""
-    target = clip_to_distribution(clean)[0]
+    target = to_distribution(clean)
 
     def negative_kl(outputs: Float[Tensor, "batch vocab"]) -> Tensor:
-        found = clip_to_distribution(outputs)[0]
+        found = to_distribution(outputs)
         return -kl_divergence(target, found).mean()
 
     return negative_kl
