@@ -4,6 +4,7 @@ Constants are fitted to the model's predictions, once per model and length. That
 the page asks for the table separately, and it is computed outside the lock of the other requests.
 """
 
+import math
 import threading
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from mtdinterp.app.models import Reading, fitted_constants
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import BARS, View
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators import Estimator
+from mtdinterp.estimators import Constant, Estimator
 from mtdinterp.estimators.base import Constants
 from mtdinterp.metrics import divergences
 from mtdinterp.registry import ESTIMATORS
@@ -25,7 +26,7 @@ class Row:
     name: str
     label: str
     constants: str
-    """The fitted constants with their symbols; empty if there are none."""
+    """The constants with their symbols, and how they were chosen; empty if there are none."""
     kl: float | None
     """KL(judge ‖ prediction); None if it cannot be computed."""
     reason: str = ""
@@ -65,13 +66,13 @@ class EstimatorTable:
         fitted = self._fitted(estimator, scene)
         if fitted.constants is None:
             return Row(estimator.name, label, "", None, fitted.reason)
-        symbols = _with_symbols(estimator, scene, fitted.constants)
+        constants = _describe(estimator, scene, fitted.constants)
         try:
             prediction = estimator.predict(scene.evidence, **fitted.constants)
         except CannotCompute as error:
-            return Row(estimator.name, label, symbols, None, str(error))
+            return Row(estimator.name, label, constants, None, str(error))
         judge = prediction.new_tensor([found.predictions[found.judge]])
-        return Row(estimator.name, label, symbols, divergences(judge, prediction).item())
+        return Row(estimator.name, label, constants, divergences(judge, prediction).item())
 
     def _fitted(self, estimator: Estimator, scene: Scene) -> Fitted:
         if estimator.name in BARS:
@@ -88,8 +89,23 @@ def _fit(estimator: Estimator, reading: Reading) -> Fitted:
         return Fitted(None, str(error))
 
 
-def _with_symbols(estimator: Estimator, scene: Scene, constants: Constants) -> str:
-    symbols = {
-        constant.name: constant.symbol for constant in estimator.constants_for(scene.evidence)
-    }
-    return ", ".join(f"{symbols[name]} = {value:.3g}" for name, value in constants.items())
+def _describe(estimator: Estimator, scene: Scene, values: Constants) -> str:
+    """The constants with their symbols, and where they come from if not from a proper fit."""
+    parts = []
+    for constant in estimator.constants_for(scene.evidence):
+        value = values[constant.name]
+        bound = " (at the bound)" if _is_at_bound(constant, value) else ""
+        parts.append(f"{constant.symbol} = {value:.3g}{bound}")
+    explanation = scene.reading.explanation
+    is_own = values == explanation.constants  # otherwise fitted here, or set by the slider
+    if is_own and estimator.name == explanation.algorithm.name and not explanation.fitted:
+        parts.append(explanation.source)
+    return ", ".join(parts)
+
+
+def _is_at_bound(constant: Constant, value: float) -> bool:
+    """Whether a fit ended at a bound of its range, so that predictions do not determine it."""
+    bounds = [constant.low, constant.high]
+    if constant.signed:
+        bounds.append(-constant.high)
+    return any(math.isclose(value, bound) for bound in bounds)

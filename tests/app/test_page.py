@@ -22,6 +22,7 @@ from mtdinterp.bench.browser import PROGRAMS, browsing, serving, settled
 from mtdinterp.bench.workbench import click_to_bars
 from mtdinterp.interventions import Edit, FromRun, patch, steer_weights
 from mtdinterp.metrics import clip_to_distribution
+from mtdinterp.registry import ESTIMATORS, PROBES
 
 
 class Page:
@@ -155,7 +156,7 @@ def test_a_first_visit_shows_a_sequence_and_says_what_each_panel_is(page):
     assert list(drawn) == [
         "truth",
         "exact posterior mean",
-        "one-step MD",
+        "one step of mirror descent",
         "construction",
         "model",
         "model, edited",
@@ -810,3 +811,18 @@ def test_the_bench_measures_from_click_to_bars():
     median, slowest = click_to_bars(quick=True)
     assert 0 < median.value <= slowest.value
     assert median.value < 10 * median.aim
+
+
+def test_the_tables_of_estimators_and_probes_have_a_row_each(page):
+    page.open()
+    page.click("#estimators summary")
+    rows = "#estimator-rows tbody tr"
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, rows))
+    shown = page.browser.find_elements(By.CSS_SELECTOR, rows)
+    assert [row.get_attribute("data-estimator") for row in shown] == list(ESTIMATORS)
+    page.click("#probes summary")
+    buttons = page.browser.find_elements(By.CSS_SELECTOR, "#probe-list button")
+    assert [button.get_attribute("data-probe") for button in buttons] == list(PROBES)
+    page.click('[data-probe="recover_beta"]')
+    text = page.find('.probe:has([data-probe="recover_beta"]) pre')
+    page.until(lambda: "first-order theory" in text.text)
