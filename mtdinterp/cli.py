@@ -52,8 +52,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {sentence}. See '{self.prog} --help'.\n")
 
 
-def build_parser() -> Parser:
-    """The parser of the whole command line."""
+def build_parser(words: Sequence[str] | None = None) -> Parser:
+    """The parser of the command line.
+
+    Args:
+        words: the command line; only the command that it names gets its flags, because help must
+            not wait for the flags of others. All commands get theirs if None.
+
+    Returns:
+        The parser.
+    """
     parser = Parser(
         prog="mtdinterp",
         description="Which algorithm did a transformer learn? Exact answers on the MTD task.",
@@ -70,7 +78,8 @@ def build_parser() -> Parser:
             description=summary[:1].upper() + summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        import_module(module).add_arguments(command)
+        if words is None or name in words:
+            import_module(module).add_arguments(command)
     return parser
 
 
@@ -86,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    options = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser(words).parse_args(words)
     try:
         code = options.run(options)
         sys.stdout.flush()

@@ -28,10 +28,10 @@ from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
 ROOT = Path(__file__).parent.parent
 TOO_BROAD = {"ValueError", "RuntimeError", "KeyError", "TypeError", "Exception", "BaseException"}
 MAY_CATCH = {
+    "mtdinterp/app/sweeps.py": "a background job that ends in any exception must end visibly",
     "mtdinterp/cli.py": "the end of the program: what the library refuses becomes one line",
     "mtdinterp/commands/flags.py": "text from the command line that is no number",
     "mtdinterp/commands/report.py": "a file that is no JSON was not written by a report",
-    "mtdinterp/commands/train.py": "Python refuses signal handlers outside the main thread",
     "mtdinterp/interventions/indices.py": "an index from the caller that is no integer",
 }
 """Modules that parse foreign input or end the program, with the reason."""

@@ -4,20 +4,20 @@ Nothing else is reachable from a request: a name is looked up in this registry a
 path.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mtdinterp.app.cache import Recent
 from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, short_name, zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
+from mtdinterp.checkpoints.load import read_task
 from mtdinterp.checks import check_option
 from mtdinterp.estimators.base import Constants
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models import LensTransformer
 from mtdinterp.registry import ESTIMATORS
-from mtdinterp.tasks import Task, task_from_dict
+from mtdinterp.tasks import Task
 
 EXPLAINED_ON = 256
 """Sequences that constants are fitted on: fewer than in a report, so that a model opens fast."""
@@ -175,7 +175,7 @@ def _entry(name: str, path: Path) -> Entry:
     model = config.get("model")
     if not isinstance(model, dict) or not {"architecture", "n_layers", "length"} <= set(model):
         model = load_checkpoint(path).model.config.to_dict()
-    task = _task(path, config)
+    task = read_task(path, config)
     return Entry(
         name=name,
         path=path,
@@ -185,11 +185,3 @@ def _entry(name: str, path: Path) -> Entry:
         vocab_size=task.vocab_size,
         length=model["length"],
     )
-
-
-def _task(path: Path, config: Mapping[str, Any]) -> Task:
-    """The task of a configuration; loading the checkpoint says what is wrong with a bad one."""
-    try:
-        return task_from_dict(config["task"])
-    except (KeyError, TypeError, ValueError):
-        return load_checkpoint(path).task

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,17 +92,38 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Tas
     Returns:
         The model and the task.
     """
-    try:
+    with _named(source):
         model = _build_model(config["model"])
         task = _build_task(config["task"])
         check_pair(model, task)
+    return model, task
+
+
+def read_task(source: Path, config: Mapping[str, Any]) -> Task:
+    """The task that a configuration describes, without its model.
+
+    Args:
+        source: the checkpoint's directory, for error messages.
+        config: the contents of config.json.
+
+    Returns:
+        The task.
+    """
+    with _named(source):
+        return _build_task(config["task"])
+
+
+@contextmanager
+def _named(source: Path) -> Iterator[None]:
+    """Turn what is wrong with a configuration into a CheckpointError that names its file."""
+    try:
+        yield
     except registry.UnknownName as error:
         raise CheckpointError(f"{source / CONFIG}: {error}") from error
     except KeyError as error:
         raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{source / CONFIG}: {error}") from error
-    return model, task
 
 
 def _build_model(values: Mapping[str, Any]) -> LensTransformer:

@@ -5,8 +5,6 @@ import logging
 import pytest
 import torch
 from architectures.toy_architecture import Positional, PositionalConfig, PositionalTransformer
-from mtdinterp.readout import predictions
-from mtdinterp.task import MTDTask
 
 from mtdinterp import CheckpointError, load_checkpoint, registry, save_checkpoint
 from mtdinterp.architectures import Architecture, architecture_of, initialise, new_model
@@ -21,6 +19,8 @@ from mtdinterp.models import (
 )
 from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.plugins import register_architecture
+from mtdinterp.readings import predictions_of
+from mtdinterp.tasks import MTDTask
 from mtdinterp.training import HeldOut, Recipe, Trainer, fast, recipe_for
 
 TASK = MTDTask.random(3, 2, seed=0)
@@ -104,7 +104,7 @@ def test_a_third_architecture_computes_its_own_formula(toy):
     stream = small.W_E[TOKENS]
     gathered = torch.einsum("k,bkd->bd", weights, stream) @ attn.W_V[0] @ attn.W_O[0]
     expected = (stream[:, -1] + gathered) @ small.W_U
-    assert torch.allclose(predictions(small, TOKENS), expected.detach())
+    assert torch.allclose(predictions_of(small, TOKENS), expected.detach())
 
 
 def test_a_third_architecture_trains_saves_loads_and_is_patched(toy, tmp_path, caplog):
@@ -122,7 +122,7 @@ def test_a_third_architecture_trains_saves_loads_and_is_patched(toy, tmp_path, c
     loaded = load_checkpoint(tmp_path / "toy")
     assert type(loaded.model) is PositionalTransformer
     assert loaded.model.config == toy.config
-    assert torch.equal(predictions(loaded.model, TOKENS), predictions(toy, TOKENS))
+    assert torch.equal(predictions_of(loaded.model, TOKENS), predictions_of(toy, TOKENS))
 
     first_only = torch.zeros(LENGTH)
     first_only[0] = 1
@@ -190,7 +190,7 @@ def test_the_path_that_is_reported_is_the_one_that_runs(name, monkeypatch):
     prediction_loss(model, TOKENS, torch.rand(len(TOKENS), 3))
     assert set(called) == {"fused_loss"}
     called.clear()
-    predictions(model, TOKENS)
+    predictions_of(model, TOKENS)
     assert set(called) == {"fused_outputs"}
     called.clear()
     model(TOKENS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mtdinterp import load_checkpoint
+from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.construction import one_step, one_step_standard, two_step
 from mtdinterp.estimators import exact_posterior_mean, mean_responsibilities, predict_next
@@ -21,7 +22,6 @@ from mtdinterp.interventions import (
     steer_weights,
     transplant_attention,
 )
-from mtdinterp.models import new_model
 from mtdinterp.tasks import MTDTask
 
 LENGTH, BETA = 32, 12.0

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mtdinterp.task import MTDTask
 
 from mtdinterp.architectures import new_model
 from mtdinterp.construction import one_step, one_step_standard, two_step
@@ -22,6 +21,7 @@ from mtdinterp.models.loss import loss_of_outputs
 from mtdinterp.native import step
 from mtdinterp.native.step import fused_loss
 from mtdinterp.native.threads import kernel_threads, torch_on_one_thread
+from mtdinterp.tasks import MTDTask
 
 
 def loss_and_gradients(loss, model):
