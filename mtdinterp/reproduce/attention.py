@@ -11,7 +11,7 @@ from mtdinterp.models import LensTransformer
 from mtdinterp.plotting import probability_map
 from mtdinterp.readings import attention_of
 from mtdinterp.reproduce.figure import Context, Reproduction
-from mtdinterp.reproduce.methods import label_of
+from mtdinterp.reproduce.methods import label_of, method_of
 from mtdinterp.reproduce.models import available, say_missing
 from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import tuned_rate
@@ -82,7 +82,7 @@ def _reproduction(
             if entry.order != order or entry.name not in checkpoints:
                 continue
             model = checkpoints[entry.name].model
-            maps[order, _method(entry)] = _maps(model, shown)
+            maps[order, method_of(entry.architecture)] = _maps(model, shown)
             found = compare_attention(model, task, tokens[: context.count(256)])
             sentences.append(_sentence(entry, found))
             numbers[entry.name] = _numbers(found)
@@ -98,10 +98,6 @@ def _reproduction(
         draw=lambda figure: _draw(figure, maps),
         size=(8.4, 2.25 * len(maps) + 0.6),
     )
-
-
-def _method(entry: Entry) -> str:
-    return "standard" if entry.architecture == "standard" else "model"
 
 
 def _maps(
@@ -145,7 +141,7 @@ def _numbers(found: AttentionComparison) -> dict[str, Any]:
 def _sentence(entry: Entry, found: AttentionComparison) -> str:
     first, second, last = found.layers
     return (
-        f"{label_of(_method(entry)).capitalize()}, m = {entry.order}: over the lags, the attention "
+        f"{label_of(method_of(entry.architecture)).capitalize()}, m = {entry.order}: over the lags, the attention "
         f"of layer 1 correlates with the responsibilities at "
         f"{first.responsibility_correlation:.3f}, but only {first.mass_on_lags:.0%} of it is on "
         f"the lags (total variation to the construction {first.distance:.2f}; uniform attention "

@@ -6,7 +6,7 @@ from typing import Any
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.plotting import grid, kl_axis, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row, column, rows_where
-from mtdinterp.reproduce.methods import draw_methods
+from mtdinterp.reproduce.methods import draw_methods, method_of
 from mtdinterp.reproduce.models import available, say_missing
 from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import Scores, model_kl, paper_scores
@@ -50,8 +50,9 @@ def kl_against_length(
             data = context.data(task, length)
             values = paper_scores(task, data)
             for entry in _of_size(wanted, order, length, checkpoints):
-                method = "standard" if entry.architecture == "standard" else "model"
-                values[method] = model_kl(checkpoints[entry.name].model, data)
+                values[method_of(entry.architecture)] = model_kl(
+                    checkpoints[entry.name].model, data
+                )
             rows += Scores(values).rows(order=order, length=length)
             for entry in _of_size(by_paper, order, length, paper_checkpoints):
                 kl = model_kl(paper_checkpoints[entry.name].model, data)

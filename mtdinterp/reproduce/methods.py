@@ -17,6 +17,11 @@ X_FACTORS = {"model": 0.955, "standard": 1.045}
 """Factors on a logarithmic x axis that separate trained models from methods they coincide with."""
 
 
+def method_of(architecture: str) -> str:
+    """The method under which a trained model of an architecture is drawn."""
+    return architecture if architecture in LABELS else "model"
+
+
 def label_of(method: str) -> str:
     """The label of a method in legends: an estimator's own, or the one in the table."""
     if method in LABELS:
