@@ -1,81 +1,153 @@
-"""Every term of a report in a sentence, with the paper's own equation or statement where it has
-one."""
+"""Definitions of the terms that reports use, with the names of the paper's equations.
+
+The report shows them as its last section; `docs/terms.md` is generated from them.
+"""
 
 DEFINITIONS = {
-    "MTD task": "Each token is drawn from row π[y_{t-g}] of a fixed transition matrix; the lag g "
-    "is random with "
-    "weights λ that differ from sequence to sequence (eq. mtd_definition).",
-    "q, m, T": "Number of tokens, number of lags, length of a sequence.",
-    "γ, Γ": "The posterior of each lag at a position under uniform weights, and its average over "
-    "positions m..T-1 "
-    "(eq. gamma_calc at uniform weights).",
-    "one step of mirror descent": "Weights softmax(β·Γ): one exponentiated-gradient step from "
-    "uniform weights "
-    "(eq. eg_update, eq. md_one_step_mtd). More steps repeat it from where it arrived.",
-    "β, η": "The step in two units, β = η·m·(T-m). Its optimum minimises the KL to the truth for "
-    "this task and length; "
-    "first-order theory has η = 1/(αm+1), where one step agrees with the posterior mean to first "
-    "order "
-    "(theorem first_order_equivalence).",
-    "construction": "Weights written down by hand that do one step of mirror descent in three "
-    "layers "
-    "(proposition transformer_implementation), or two in five.",
-    "exact posterior mean": "E[λ | tokens] under the Dirichlet prior, by quadrature: the Bayes "
-    "optimum "
-    "(eq. bayes_optimal_predictor_main).",
-    "KL to the truth": "Mean KL(true next-token distribution ‖ prediction) over held-out "
-    "sequences; a model's outputs "
-    "are clipped at 1e-6 and normalised. ± is a standard error over sequences.",
-    "KL(model ‖ estimator)": "How far an estimator, with its constants fitted to the model on "
-    "other sequences, is from "
-    "the model's predictions.",
-    "explained": "1 - KL(model ‖ estimator) / KL(model ‖ the token marginal): 0 is no better than "
-    "knowing nothing of "
-    "the sequence.",
-    "gain, branch": "Slope of what layers 1 and 2 average on Γ. Direct if positive, mirrored if "
-    "negative, undecided if "
-    "it explains less than half of the variance.",
-    "gauge": "Attention ignores a constant for every query token, so layer 1 shows π only up to "
-    "one; that the token "
-    "marginal is stationary fixes it. The paper's probe, a row softmax of W_Aᵀ, leaves it open.",
-    "row KL": "Mean over rows a of KL(π[a] ‖ recovered[a]).",
-    "total variation": "Half the sum of absolute differences: 0 for the same distribution, 1 for "
-    "disjoint ones.",
-    "R²": "1 - squared error / variance, on sequences that the fit did not see where there is a "
-    "fit; below 0 is worse "
-    "than the mean.",
-    "L1.lag, L2.L1.lag, …": "Named blocks of the stream: what layer 1 writes of its lag code; what "
-    "layer 2 copies of "
-    "that block; and so on.",
-    "two-step construction": "Five layers: w¹ = softmax(β₁·Γ), Γ² = Σ_i softmax_i(-a·w¹·γ_i)·γ_i, "
-    "and the weights "
-    "softmax(c₁·Γ + c₂·Γ²).",
-    "maximum likelihood, entropy-regularised": "Weights that maximise ℓ(w), or ℓ(w) + s·H(w).",
-    "plateau left, β appears, π appears": "Training sits at the KL of uniform weights first. It "
-    "has left when half of "
-    "the way to one-step mirror descent is done at two evaluations in a row; β "
-    "and π appear when they can be read from then on.",
-    "selectivity": "R² of a linear probe on held-out sequences minus the larger of its controls.",
-    "patch sweep": "Every block at every position is taken from a clean run into a corrupted one "
-    "that ends in the same "
-    "tokens; the picture shows which share of the way back to the clean prediction each one goes.",
-    "steering": "The last layer's attention at the last position is replaced by weights of one's "
-    "own; the formula "
-    "Σ_g w_g·π[y_{T-g}] says where the output must go.",
-    "interchange": "A variable of the algorithm is taken from another sequence, in the model at a "
-    "site and in the "
-    "algorithm; R² says how alike both outputs move. 1 is exactly alike. Controls: a random site, "
-    "another source, the site's mean.",
-    "transplant": "One layer's attention is replaced by the construction's, and the KL to the "
-    "truth measured again.",
-    "circuit": "The fewest uses of stream blocks found that keep 95% of the predictions; all "
-    "others carry their mean "
-    "over sequences.",
+    "MTD task": (
+        "Each token is drawn from row π[y_{t-g}] of a fixed transition matrix π, where the lag g "
+        "is chosen at random with weights λ. Every sequence has its own λ (eq. mtd_definition)."
+    ),
+    "lag-specific task": (
+        "The same process with one transition matrix per lag. It has no single π, so questions "
+        "about π do not apply."
+    ),
+    "q, m, T": "The number of tokens, the number of lags, and the length of a sequence.",
+    "γ, Γ": (
+        "γ (responsibilities) is the posterior of each lag at a position under uniform weights. Γ "
+        "is its mean over positions m..T-1 (eq. gamma_calc at uniform weights)."
+    ),
+    "estimator": (
+        "A rule that turns a sequence into mixture weights, such as one step of mirror descent. "
+        "Its prediction is Σ_g w_g·π[y_{T-g}]."
+    ),
+    "uniform weights": (
+        "The estimator that infers nothing: every lag has weight 1/m. Training stalls here first."
+    ),
+    "one step of mirror descent": (
+        "Weights softmax(β·Γ), which is one exponentiated-gradient step from uniform weights "
+        "(eq. eg_update, eq. md_one_step_mtd). Each further step starts from the last weights."
+    ),
+    "β, η": (
+        "The learning rate in two units, β = η·m·(T-m). The optimal β minimises the KL to the "
+        "truth for the task and length."
+    ),
+    "first-order theory": (
+        "At η = 1/(αm+1), one step and the posterior mean agree to first order "
+        "(theorem first_order_equivalence); α is the concentration of the Dirichlet prior."
+    ),
+    "exact posterior mean": (
+        "E[λ | tokens] under the Dirichlet prior, computed by quadrature. No prediction has a "
+        "smaller expected KL to the truth (eq. bayes_optimal_predictor_main)."
+    ),
+    "maximum likelihood, entropy-regularised": (
+        "The weights that maximise the log-likelihood ℓ(w), or ℓ(w) + s·H(w) with the entropy H."
+    ),
+    "construction": (
+        "A transformer whose weights are written down by hand so that it computes an algorithm "
+        "exactly: one step of mirror descent in three layers (proposition "
+        "transformer_implementation), or two steps in five."
+    ),
+    "two-step construction": (
+        "Five layers that compute w¹ = softmax(β₁·Γ), Γ² = Σ_i softmax_i(-a·w¹·γ_i)·γ_i, and the "
+        "weights softmax(c₁·Γ + c₂·Γ²)."
+    ),
+    "reference construction": (
+        "The construction that a model is compared with. It has the model's architecture and "
+        "depth, and the constants that explain the model's predictions best."
+    ),
+    "claim": (
+        "A statement that holds, fails, or is undecidable for a stated reason. Its row shows the "
+        "threshold that decides, the control, the number of sequences and their seed."
+    ),
+    "control": "What the same measurement gives if there is nothing to find.",
+    "at the bound": (
+        "A fitted constant ended at the edge of the range that was searched, so the data do not "
+        "determine it."
+    ),
+    "KL to the truth": (
+        "Mean KL(true next-token distribution ‖ prediction) over held-out sequences, ± its "
+        "standard error. Outputs of a model are clipped at 1e-6 and normalised first."
+    ),
+    "KL(model ‖ estimator)": (
+        "The mean distance of the model's predictions from an estimator's, whose constants were "
+        "fitted to the model on other sequences."
+    ),
+    "beyond uniform weights": (
+        "1 - KL(model ‖ estimator) / KL(model ‖ uniform weights): the share of what the model "
+        "infers in context that the estimator explains. It decides whether an estimator other than "
+        "uniform weights is named."
+    ),
+    "explained": (
+        "1 - KL(model ‖ estimator) / KL(model ‖ its own mean prediction). 0 is no better than one "
+        "fixed distribution for all sequences. Uniform weights are named by this share."
+    ),
+    "gain": (
+        "The slope, on Γ, of what a head of layer 1 and a head of layer 2 average together: 1 in "
+        "the construction."
+    ),
+    "branch": (
+        "Direct if the gain is positive, mirrored if it is negative, undecided if its R² is below "
+        "0.5. A mirrored model predicts well only if the last layer undoes the sign."
+    ),
+    "carrying head": (
+        "With several heads per layer, the head whose gain (layer 1) or β (last layer) has the "
+        "largest R². Numbers given for a layer are this head's."
+    ),
+    "gauge": (
+        "Attention does not change if a constant is added to all scores of a query token, so layer "
+        "1 shows π only up to such constants. The stationary token marginal fixes them; the "
+        "paper's probe, a row softmax of W_Aᵀ, leaves them open."
+    ),
+    "total variation": (
+        "Half the sum of absolute differences: 0 for equal distributions, 1 for disjoint ones. Its "
+        "mean over rows decides whether π is recovered: it must be less than half of that of the "
+        "token marginal."
+    ),
+    "row KL": (
+        "Mean over rows a of KL(π[a] ‖ recovered[a]), with entries clipped at 1e-9 and again at "
+        "1e-3. If the two values differ, the clipping decides the number."
+    ),
+    "R²": (
+        "1 - squared error / variance; below 0 is worse than the mean. Linear probes and "
+        "interchanges are scored on sequences that they were not fitted to."
+    ),
+    "L1.lag, L2.L1.lag, …": (
+        "Named blocks of the stream. L1.lag is the lag code that layer 1 writes, L2.L1.lag is "
+        "layer 2's copy of that block, and so on."
+    ),
+    "selectivity": "Held-out R² of a linear probe minus the largest R² of its controls.",
+    "plateau left, β appears, π appears": (
+        "Training first stalls at the KL of uniform weights. It has left this plateau once two "
+        "evaluations in a row are closer to one-step mirror descent; β and π appear at the step "
+        "from which they can be read until the end."
+    ),
+    "patch sweep": (
+        "Each block at each position is copied from a clean run into a corrupted run that ends in "
+        "the same tokens. The map shows how much of the clean prediction each copy restores."
+    ),
+    "steering": (
+        "The last layer's attention at the last position is replaced by given weights w. The "
+        "output is compared with the formula Σ_g w_g·π[y_{T-g}]."
+    ),
+    "interchange": (
+        "A variable is replaced by its value on another sequence, in the algorithm and at a site "
+        "of the model. R² is 1 if both predictions move in the same way; the controls are a random "
+        "site, another source and the site's mean."
+    ),
+    "transplant": (
+        "A layer's attention is replaced by the reference construction's, and the KL to the truth "
+        "is measured again."
+    ),
+    "circuit": (
+        "The smallest set of edges (uses of a stream block) that was found to remove 95% of the KL "
+        "between the model and the model with every edge at its mean over sequences."
+    ),
 }
 
 
 def terms_page() -> str:
-    """docs/terms.md: the same words for those who read no report."""
+    """The definitions as the page docs/terms.md."""
     lines = [f"- **{term}**: {meaning}" for term, meaning in DEFINITIONS.items()]
-    about = "As in reports, with the names that the paper's source gives its equations."
+    about = "The terms that reports use. Names in brackets are those of the paper's source."
     return "\n".join(["# Terms", "", about, "", *lines, ""])

@@ -140,8 +140,9 @@ def _numbers(found: AttentionComparison) -> dict[str, Any]:
 
 def _sentence(entry: Entry, found: AttentionComparison) -> str:
     first, second, last = found.layers
+    label = label_of(method_of(entry.architecture)).capitalize()
     return (
-        f"{label_of(method_of(entry.architecture)).capitalize()}, m = {entry.order}: over the lags, the attention "
+        f"{label}, m = {entry.order}: over the lags, the attention "
         f"of layer 1 correlates with the responsibilities at "
         f"{first.responsibility_correlation:.3f}, but only {first.mass_on_lags:.0%} of it is on "
         f"the lags (total variation to the construction {first.distance:.2f}; uniform attention "
