@@ -204,6 +204,8 @@ class BetaRecovery(Result):
             reason = self.no_optimum
         elif not math.isfinite(value):
             reason = "this level does not apply to the task"
+        elif level == "output" and self.output_at_bound:
+            reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
         away = f", {distance / stderr:.1f} standard errors away" if stderr > 0 else ""
@@ -222,11 +224,13 @@ class BetaRecovery(Result):
         )
 
     def blocks(self) -> list[Block]:
+        bound = ", at the bound" if self.output_at_bound else ""
+        output_note = f"R² {self.output_r2:.3f}{bound}"
         readings = [
             Reading(
                 "attention", self.attention, self.attention_stderr, f"R² {self.attention_r2:.3f}"
             ),
-            Reading("output", self.output, self.output_stderr, f"R² {self.output_r2:.3f}"),
+            Reading("output", self.output, self.output_stderr, output_note),
         ]
         if math.isfinite(self.weights):
             note = f"{self.weights_raw:.1f} × gain {self.gain:.3f}, R² {self.weights_r2:.3f}"

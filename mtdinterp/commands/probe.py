@@ -133,7 +133,10 @@ def _as_text(checkpoint: Any, findings: Any) -> str:
         parts.append(f"{name}: {PROBES[name].label}\nNot computed: {why}")
     if "identify_algorithm" in findings.probes:
         sentences = "\n".join(judge(findings).sentences)
-        parts.append(f"verdict\n{sentences}")
+        missing = PROBES.keys() - findings.probes.keys() - findings.not_computed.keys()
+        left_out = [name for name in PROBES if name in missing and PROBES[name].needs == "model"]
+        without = f", without {', '.join(left_out)}" if left_out else ""
+        parts.append(f"verdict{without}\n{sentences}")
     return "\n\n".join(parts)
 
 
