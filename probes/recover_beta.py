@@ -28,7 +28,13 @@ from mtdinterp.metrics import clip_to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
 from mtdinterp.plugins import register_probe
-from mtdinterp.readings import Slope, attention_of, branch_of, readable_sequences
+from mtdinterp.readings import (
+    Slope,
+    attention_of,
+    branch_of,
+    probe_sequences,
+    readable_sequences,
+)
 from mtdinterp.readings.mechanism import head_betas, head_paths, strongest
 from mtdinterp.readings.regression import NO_SLOPE
 from mtdinterp.registry import ESTIMATORS
@@ -282,17 +288,19 @@ def recover_beta(
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
         n_sequences: how many to draw.
         seed: of drawn sequences.
-        explanation: that of the model, if it is known already; its sequences are used.
+        explanation: that of the model at this length, if it is known already. The output level
+            is its fit, on its own sequences, so that no page shows two fits of one constant.
 
     Returns:
         β by weights, attention and outputs, next to the optimum and first-order theory.
     """
-    if explanation is None:
+    sequence = probe_sequences(model, task, tokens, n_sequences, seed)
+    if explanation is None or explanation.length != sequence.shape[1]:
         explanation = explain(model, task, tokens, n_sequences=n_sequences, seed=seed)
     evidence = task.evidence(explanation.tokens)
     given = explanation.predictions
-    some = readable_sequences(explanation.tokens)
-    heads, gain = _attention_levels(model, task, some)
+    # The same sequences as in `recover_transition`, so that both show one gain.
+    heads, gain = _attention_levels(model, task, readable_sequences(sequence))
     attention = strongest(heads)
     raw = weight_beta(model, task.n_components)
     beta, stderr, at_bound = _output_level(explanation, evidence)
@@ -318,8 +326,8 @@ def recover_beta(
         heads=tuple(heads),
         carrier=heads.index(attention) + 1,
         two_step=_two_step_fit(explanation),
-        n_sequences=explanation.n_sequences,
-        seed=explanation.seed,
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 

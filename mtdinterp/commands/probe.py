@@ -8,10 +8,13 @@ from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
 from mtdinterp.commands.progress import stages
 from mtdinterp.registry import catalogue
 
+PACKAGE = "probes"
+"""Whose files are the built-in probes."""
+
 
 def known_probes() -> dict[str, str]:
     """Names and labels of the built-in probes, found without importing them."""
-    return catalogue("probes", "register_probe")
+    return catalogue(PACKAGE, "register_probe")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -200,8 +200,15 @@ def test_every_claim_has_its_threshold_sequences_and_seed(tmp_path, five_layers)
 # Undecided claims and constants at a bound --------------------------------------------------------
 
 
-def test_everything_matches_only_if_everything_was_decided(five_layers):
-    verdict = judge(five_layers)
+@pytest.mark.parametrize("sharpness", [0.0, 500.0])
+def test_everything_matches_only_if_everything_was_decided(task, five_layers, sharpness):
+    """At sharpness 0 nothing distinguishes the model from a tuned one-step construction, and its
+    other constants are undetermined."""
+    findings = five_layers
+    if sharpness == 0:
+        model = two_step(task.transition, 3, LENGTH, 10.0, sharpness, 4.0, 4.17)
+        findings = collect(model, task)
+    verdict = judge(findings)
     by_status = {}
     for claim in verdict.claims:
         by_status.setdefault(claim.status, []).append(claim)
@@ -252,6 +259,7 @@ def test_one_page_shows_one_value_of_every_constant(five_layers):
     assert five_layers.probes["recover_beta"].two_step.constants._asdict() == constants
     assert five_layers.probes["compare_attention"].constants == constants
     assert five_layers.probes["decode_latents"].beta == constants["beta_first"]
+    assert five_layers.probes["recover_beta"].gain == five_layers.probes["recover_transition"].gain
     swaps = [entry for name, entry in five_layers.interventions.items() if "interchange" in name]
     assert len(swaps) == len(five_layers.explanation.algorithm.variables)
     for swap in swaps:
