@@ -99,6 +99,8 @@ class AttentionComparison(Result):
     """Whether the constants are the model's own."""
     constants_text: str
     """The constants in words, with where they come from."""
+    at_bound: tuple[str, ...]
+    """Constants that ended on a bound of their range: the predictions do not determine them."""
     maps: tuple[AttentionMap, ...]
     """Attention on the first sequence, over its last positions."""
     map_tokens: tuple[int, ...]
@@ -144,6 +146,8 @@ class AttentionComparison(Result):
             reason = self.no_construction.rstrip(".")
         elif not self.fitted:
             reason = "the constants are not the model's own, so neither is the reference"
+        elif self.at_bound and best.role is not None and best.role.depends_on_constants:
+            reason = f"the fit of {', '.join(self.at_bound)} ended at the bound of its range"
         if reason:
             status = Status.UNDECIDABLE
         which = f" (head {best.head})" if best.n_heads > 1 else ""
@@ -300,6 +304,7 @@ def compare_attention(
         constants=explanation.constants,
         fitted=explanation.fitted,
         constants_text=f"{explanation.describe_constants()}, {explanation.source}",
+        at_bound=explanation.at_bound,
         maps=tuple(maps),
         map_tokens=tuple(sequence[0, shown].tolist()),
         order=task.n_components,

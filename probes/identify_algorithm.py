@@ -301,6 +301,7 @@ def identify_algorithm(
         best_shifted={
             condition: _simplest(_ties(found, n_constants), n_constants)
             for condition, found in shifted.items()
+            if found
         },
         tied=tuple(name for name in ties if name != best),
         explained=share_explained(scores[best], constant),
@@ -383,6 +384,9 @@ def _simplest(
     fewest = min(n_constants[name] for name in ties)
     simple = [name for name in ties if n_constants[name] == fewest]
     for found in shifted:
-        together = _ties({name: found[name] for name in simple if name in found}, n_constants)
+        compared = {name: found[name] for name in simple if name in found}
+        if len(compared) < 2:
+            continue
+        together = _ties(compared, n_constants)
         simple = [name for name in simple if name in together or name not in found]
     return simple[0]

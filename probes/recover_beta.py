@@ -28,7 +28,13 @@ from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
 from mtdinterp.plugins import register_probe
-from mtdinterp.readings import Slope, attention_of, branch_of, readable_sequences
+from mtdinterp.readings import (
+    Slope,
+    attention_of,
+    branch_of,
+    probe_sequences,
+    readable_sequences,
+)
 from mtdinterp.readings.mechanism import head_betas, head_paths, strongest
 from mtdinterp.readings.regression import NO_SLOPE
 from mtdinterp.registry import ESTIMATORS
@@ -204,6 +210,8 @@ class BetaRecovery(Result):
             reason = self.no_optimum
         elif not math.isfinite(value):
             reason = "this level does not apply to the task"
+        elif level == "output" and self.output_at_bound:
+            reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
         away = f", {distance / stderr:.1f} standard errors away" if stderr > 0 else ""
@@ -222,11 +230,13 @@ class BetaRecovery(Result):
         )
 
     def blocks(self) -> list[Block]:
+        bound = ", at the bound" if self.output_at_bound else ""
+        output_note = f"R² {self.output_r2:.3f}{bound}"
         readings = [
             Reading(
                 "attention", self.attention, self.attention_stderr, f"R² {self.attention_r2:.3f}"
             ),
-            Reading("output", self.output, self.output_stderr, f"R² {self.output_r2:.3f}"),
+            Reading("output", self.output, self.output_stderr, output_note),
         ]
         if math.isfinite(self.weights):
             note = f"{self.weights_raw:.1f} × gain {self.gain:.3f}, R² {self.weights_r2:.3f}"
@@ -278,17 +288,19 @@ def recover_beta(
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
         n_sequences: how many to draw.
         seed: of drawn sequences.
-        explanation: that of the model, if it is known already; its sequences are used.
+        explanation: that of the model at this length, if it is known already. The output level
+            is its fit, on its own sequences, so that no page shows two fits of one constant.
 
     Returns:
         β by weights, attention and outputs, next to the optimum and first-order theory.
     """
-    if explanation is None:
+    sequence = probe_sequences(model, task, tokens, n_sequences, seed)
+    if explanation is None or explanation.length != sequence.shape[1]:
         explanation = explain(model, task, tokens, n_sequences=n_sequences, seed=seed)
     evidence = task.evidence(explanation.tokens)
     given = explanation.predictions
-    some = readable_sequences(explanation.tokens)
-    heads, gain = _attention_levels(model, task, some)
+    # The same sequences as in `recover_transition`, so that both show one gain.
+    heads, gain = _attention_levels(model, task, readable_sequences(sequence))
     attention = strongest(heads)
     raw = weight_beta(model, task.n_components)
     beta, stderr, at_bound = _output_level(explanation, evidence)
@@ -314,8 +326,8 @@ def recover_beta(
         heads=tuple(heads),
         carrier=heads.index(attention) + 1,
         two_step=_two_step_fit(explanation),
-        n_sequences=explanation.n_sequences,
-        seed=explanation.seed,
+        n_sequences=len(sequence),
+        seed=seed if tokens is None else None,
     )
 
 

@@ -52,13 +52,6 @@ ESTIMATES = {
 }
 """What each estimate is read from."""
 FLOOR, COARSE_FLOOR = ROW_KL_FLOORS
-BRANCHES = {
-    "direct": "attends to likely lags (direct)",
-    "mirrored": "attends to unlikely lags, and later layers read them with the opposite sign "
-    "(mirrored)",
-    "undecided": "does not weigh lags by their likelihood, or not clearly (undecided)",
-}
-"""What a branch means, as the continuation of "Layer 1"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +118,22 @@ class TransitionRecovery(Result):
         """Whether an estimate is much nearer to π than the token marginal is."""
         return self.total_variation[name] < RECOVERED * self.control_variation
 
+    @property
+    def shows_another_matrix(self) -> bool:
+        """Whether the model shows a matrix, and no reading of it is near the task's."""
+        if self.trusted is None:
+            return False
+        names = ["output", "behaviour"]
+        if self.branch != "undecided":
+            names.append("attention")
+        return not any(self.recovered(name) for name in names)
+
     def trust_sentence(self) -> str:
         """Which estimate to use, and why."""
         if self.trusted is None:
             return (
                 "Predictions after m equal tokens are not distributions or do not depend on the "
-                "token: this model shows no transition matrix."
+                "token: the predictions show no transition matrix."
             )
         reading = ESTIMATES[self.trusted]
         numbers = (

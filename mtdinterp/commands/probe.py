@@ -8,10 +8,13 @@ from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
 from mtdinterp.commands.progress import stages
 from mtdinterp.registry import catalogue
 
+PACKAGE = "probes"
+"""Whose files are the built-in probes."""
+
 
 def known_probes() -> dict[str, str]:
     """Names and labels of the built-in probes, found without importing them."""
-    return catalogue("probes", "register_probe")
+    return catalogue(PACKAGE, "register_probe")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +136,10 @@ def _as_text(checkpoint: Any, findings: Any) -> str:
         parts.append(f"{name}: {PROBES[name].label}\nNot computed: {why}")
     if "identify_algorithm" in findings.probes:
         sentences = "\n".join(judge(findings).sentences)
-        parts.append(f"verdict\n{sentences}")
+        missing = PROBES.keys() - findings.probes.keys() - findings.not_computed.keys()
+        left_out = [name for name in PROBES if name in missing and PROBES[name].needs == "model"]
+        without = f", without {', '.join(left_out)}" if left_out else ""
+        parts.append(f"verdict{without}\n{sentences}")
     return "\n\n".join(parts)
 
 

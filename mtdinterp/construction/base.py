@@ -37,6 +37,11 @@ class LayerRole(Enum):
         return self is LayerRole.LAGS
 
     @property
+    def depends_on_constants(self) -> bool:
+        """Whether the attention changes with the algorithm's constants."""
+        return self in (LayerRole.REWEIGHT, LayerRole.WEIGHTS)
+
+    @property
     def reads_next_lags(self) -> bool:
         """Whether the last query looks at the lags of the next token."""
         return self is LayerRole.WEIGHTS

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ LONG = 128
 SWEPT = 8
 """Pairs of sequences in the patch sweep, which takes a run per layer, position and block."""
 CIRCUIT_FAITHFULNESS = 0.95
+CIRCUIT_LAYERS = 3
+"""Deeper models have too many edges to search for a circuit in the time of a report."""
 
 Stage = Callable[[str], None]
 """Told what comes next."""
@@ -205,15 +208,20 @@ def run_interventions(
     corrupted[:, -task.n_components :] = base[:SWEPT, -task.n_components :]
     runs["sweep"] = lambda: patch_sweep(model, base[:SWEPT], corrupted)
     some = base[: 32 if length <= 64 else 8]
-    if len(model.blocks) <= 3:  # deeper models have too many edges to try one by one
+    not_computed: dict[str, str] = {}
+    if len(model.blocks) <= CIRCUIT_LAYERS:
         runs["circuit"] = lambda: minimal_circuit(
             model, some, CIRCUIT_FAITHFULNESS, explanation=explanation
         )
+    else:
+        not_computed["circuit"] = (
+            f"with more than {CIRCUIT_LAYERS} layers there are too many edges to try one by one"
+        )
     results: dict[str, Any] = {}
-    not_computed: dict[str, str] = {}
     for name, run in runs.items():
         try:
-            results[name] = run()
+            # The sequences were given to the intervention, so only this function knows their seed.
+            results[name] = replace(run(), seed=seed)
         except CannotCompute as error:
             not_computed[name] = str(error)
     return results, not_computed

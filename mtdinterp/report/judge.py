@@ -70,7 +70,7 @@ def judge(findings: Findings) -> Verdict:
     failed = [claim for claim in claims if claim.status is Status.FAILS]
     undecided = [claim for claim in claims if claim.status is Status.UNDECIDABLE]
     if algorithm not in NO_ESTIMATOR:
-        sentences += (_tally(claims, failed, undecided),)
+        sentences += (_tally(claims, failed, undecided, findings.not_computed),)
     transition = findings.probes.get("recover_transition")
     beta = findings.probes.get("recover_beta")
     branch = "not applicable"
@@ -103,7 +103,7 @@ def _undecided_if_failed(claim: Claim) -> Claim:
 def _misfits(failed: list[Claim]) -> tuple[str, ...]:
     listed = [claim.sentence() for claim in failed[:MOST_MISFITS]]
     if len(failed) > MOST_MISFITS:
-        listed.append(f"{len(failed) - MOST_MISFITS} more claims fail; see the table of claims.")
+        listed.append(f"{len(failed) - MOST_MISFITS} more fail; see the table of claims.")
     return tuple(listed)
 
 
@@ -113,19 +113,12 @@ def _algorithm(findings: Findings) -> str:
     beta = findings.probes.get("recover_beta")
     if beta is not None and beta.nothing_to_infer:
         return NOTHING_TO_INFER
-    if not _task_fits(findings):
+    transition = findings.probes.get("recover_transition")
+    if transition is not None and transition.shows_another_matrix:
         return OTHER_TASK
     if identification.naming is Naming.NONE:
         return NONE
     return identification.best
-
-
-def _task_fits(findings: Findings) -> bool:
-    """Whether the matrix that the model shows, if it shows one, can be the task's own."""
-    transition = findings.probes.get("recover_transition")
-    if transition is None or transition.trusted is None:
-        return True
-    return transition.recovered(transition.trusted)
 
 
 def _algorithm_text(algorithm: str, identification: Any) -> str:
@@ -139,17 +132,23 @@ def _algorithm_text(algorithm: str, identification: Any) -> str:
     return text
 
 
-def _tally(claims: tuple[Claim, ...], failed: list[Claim], undecided: list[Claim]) -> str:
-    """How many claims hold; "everything" only if nothing fails and nothing is undecided."""
+def _tally(
+    claims: tuple[Claim, ...],
+    failed: list[Claim],
+    undecided: list[Claim],
+    not_computed: dict[str, str],
+) -> str:
+    """How many claims hold; "everything" only if none fails, is undecided or was not computed."""
     held = len(claims) - len(failed) - len(undecided)
-    if not failed and not undecided:
+    if not failed and not undecided and not not_computed:
         return f"Everything matches: all {held} claims hold."
-    text = f"Of {len(claims)} claims {held} hold"
-    if failed:
-        text += f", {len(failed)} fail"
-    if undecided:
-        text += f", {len(undecided)} cannot be decided"
-    return text + "."
+    text = (
+        f"{held} of {len(claims)} claims hold (failed: {len(failed)}, undecidable: "
+        f"{len(undecided)})."
+    )
+    if not_computed:
+        text += f" Not computed: {', '.join(not_computed)}."
+    return text
 
 
 def _nothing_to_infer(findings: Findings) -> tuple[str, ...]:
@@ -237,19 +236,19 @@ def _branch_sentences(findings: Findings) -> list[str]:
     if transition is None or beta is None:
         return []
     found = [f"Layer 1 {branch_text(transition.branch, beta.attention, beta.attention_r2)}."]
-    name = transition.trusted
-    if name is None:
-        found.append(transition.trust_sentence())
-        return found
-    attention = ""
+    distances = []
     if transition.branch != "undecided":
-        attention = f"{transition.total_variation['attention']:.3f} by layer 1's scores, "
-    reading = {"output": "the output", "behaviour": "behaviour"}[name]
-    found.append(
-        f"π is recovered to a total variation of {attention}"
-        f"{transition.total_variation[name]:.3f} by {reading} (knowing only the token marginal: "
-        f"{transition.control_variation:.3f})."
-    )
+        distances.append(f"{transition.total_variation['attention']:.3f} by layer 1's scores")
+    if transition.trusted is None:
+        found.append(transition.trust_sentence())
+    else:
+        reading = {"output": "the output", "behaviour": "behaviour"}[transition.trusted]
+        distances.append(f"{transition.total_variation[transition.trusted]:.3f} by {reading}")
+    if distances:
+        found.append(
+            f"Its matrix is at a total variation of {' and '.join(distances)} from π (the token "
+            f"marginal alone: {transition.control_variation:.3f})."
+        )
     return found
 
 

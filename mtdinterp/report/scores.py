@@ -43,7 +43,7 @@ class HeldOutScores(Result):
 
     def summary(self) -> str:
         """The model's KL and its ratios."""
-        text = f"KL to the truth {self.model.kl:.5f} ± {self.model.stderr:.5f}"
+        text = f"Its KL to the truth is {self.model.kl:.5f} ± {self.model.stderr:.5f}"
         if math.isfinite(self.kl_ratio.value):
             text += (
                 f", {self.kl_ratio.value:.3f} ± {self.kl_ratio.stderr:.3f} times that of tuned "

@@ -3,7 +3,7 @@
 import pytest
 
 from mtdinterp.construction import one_step, one_step_standard
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 LENGTH = 48
 CASES = [(2, 1.0), (3, 60.0), (4, 16.0), (5, 8.0)]

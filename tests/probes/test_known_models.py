@@ -9,7 +9,7 @@ import pytest
 
 from mtdinterp import load_checkpoint
 from mtdinterp.construction import one_step, two_step
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 from probes import (
     compare_attention,
     decode_latents,

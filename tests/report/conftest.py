@@ -1,4 +1,4 @@
-"""Findings are dear to collect: once a process for each model."""
+"""Findings are expensive to collect, so each model is measured once per process."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from mtdinterp.estimators import tune_learning_rate
 from mtdinterp.report import collect
 
 HOSTILE = "<script>document.title = 'taken'<|`*$\\\\bad$"
-"""What a checkpoint of somebody else's might be called."""
+"""What somebody else's checkpoint might be called."""
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def task():
 
 @pytest.fixture(scope="session")
 def construction(tmp_path_factory, task):
-    """Of a construction with a hostile name, and a history that it never had."""
+    """A construction with a hostile name, and with the training history of another model."""
     history = load_checkpoint("disentangled-m4-T64").history
     model = one_step(task.transition, 3, 24, tune_learning_rate(task, 24).beta)
     path = save_checkpoint(

@@ -70,10 +70,11 @@ def test_pointing_at_a_map_shows_its_value(page, driver, construction):
     ActionChains(driver).move_to_element_with_offset(
         picture, -width / 2 + 2, -height / 2 + 2
     ).perform()
+    attention = construction.probes["compare_attention"]
     tip = driver.execute_script(
         "return arguments[0].closest('figure').querySelector('.tip').textContent", picture
     )
-    assert tip == f"query 0, key 0 (offset 0): {construction.maps[0].own[0, 0]:.4f}"
+    assert tip == f"query 0, key 0 (offset 0): {attention.maps[0].own[0, 0]:.4f}"
 
 
 def test_a_hostile_name_is_text(page, driver, construction):

@@ -12,7 +12,7 @@ from mtdinterp.construction import one_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.pages.markdown import escape
 from mtdinterp.report import collect, write_report
-from mtdinterp.task import MTDTask
+from mtdinterp.tasks import MTDTask
 
 LENGTH = 24
 
@@ -78,7 +78,7 @@ def test_a_model_for_another_number_of_lags_is_not_explained(tmp_path, task):
         tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 12.0), longer)
     )
     assert numbers["verdict"]["algorithm"] == "none"
-    assert claim_of(numbers, "A known estimator explains its predictions") is False
+    assert claim_of(numbers, "A known estimator explains the model's predictions") is False
     assert "Its β is" not in page
 
 
@@ -89,8 +89,9 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     )
     assert numbers["verdict"]["algorithm"] == "uniform"
     assert "infers nothing in context" in " ".join(numbers["verdict"]["sentences"])
-    assert claim_of(numbers, "It infers weights in context") is False
-    assert claim_of(numbers, "Few edges carry it") is None
+    assert claim_of(numbers, "The model infers weights in context") is False
+    few = "Few edges keep 95% of what varying edges add to their means"
+    assert claim_of(numbers, few) is None
 
 
 @pytest.mark.slow
@@ -99,7 +100,7 @@ def test_a_step_against_the_likelihood_is_said(tmp_path, task):
         tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, -8.0), task)
     )
     assert "against the likelihood" in numbers["verdict"]["sentences"][0]
-    assert claim_of(numbers, "It predicts nearly as well as can be done") is False
+    assert claim_of(numbers, "The model predicts nearly as well as possible") is False
 
 
 @pytest.mark.slow
@@ -127,7 +128,9 @@ def test_sentences_say_the_numbers_that_are_in_the_json(tmp_path, mirrored):
         f"{numbers['beta']['output']:.2f} ± {numbers['beta']['output_stderr']:.2f} by output"
         in answer
     )
-    assert f"row KL {numbers['transition']['row_kl']['attention']:.4f}" in answer
+    variation = numbers["transition"]["total_variation"]
+    assert f"{variation['attention']:.3f} by layer 1's scores" in answer
+    assert f"{variation['output']:.3f} by the output" in answer
     estimators = numbers["kl"]["estimators"]
     assert ratio["value"] == pytest.approx(kl["kl"] / estimators["one_step"]["kl"], rel=1e-6)
     assert bayes["value"] == pytest.approx(kl["kl"] / estimators["exact_bayes"]["kl"], rel=1e-6)
@@ -159,7 +162,7 @@ def test_the_command_writes_both_files_and_compares_several(tmp_path, capsys, ta
         save_checkpoint(path, one_step(task.transition, 3, 12, beta), task)
     out = tmp_path / "compared.html"
     assert main(["report", *map(str, paths), "-o", str(out)]) == 0
-    assert f"{paths[0]}: This model predicts like one step" in capsys.readouterr().out
+    assert f"{paths[0]}: The model predicts like one step" in capsys.readouterr().out
     assert "Side by side" in out.read_text()
     models = json.loads(out.with_suffix(".json").read_text())["models"]
     assert [model["name"] for model in models] == [
@@ -191,7 +194,7 @@ def test_a_report_destroys_nothing(tmp_path, task, capsys):
     assert (path / "config.json").read_bytes() == before
     (tmp_path / "mine.json").write_text('{"data": 1}')
     assert main(["report", str(path), "-o", str(tmp_path / "mine.html")]) == 2
-    assert "no report's" in capsys.readouterr().err
+    assert "was not written by mtdinterp report" in capsys.readouterr().err
     assert main(["report", str(path), "-o", str(path / "config.json" / "x.html")]) == 2
     assert "cannot be written there" in capsys.readouterr().err
 
@@ -199,7 +202,7 @@ def test_a_report_destroys_nothing(tmp_path, task, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "md", "-o", "a.html"], "--format md does not go with a.html"),
+        (["--format", "md", "-o", "a.html"], "--format md does not match the file name a.html"),
         (["-o", "a.txt"], "ends in .html or .md"),
     ],
 )
