@@ -190,14 +190,14 @@ class AttentionComparison(Result):
         outlines: tuple[tuple[Point, ...], ...] = ()
         if head.role is not None:
             outlines = (_outline(head.role, size, self.order),)
-        sides = {"model": found.own}
+        sides = {f"model, {head.name}": found.own}
         if found.ideal is not None:
-            sides["reference construction"] = found.ideal
+            sides[f"reference construction, layer {head.layer}"] = found.ideal
         panels = []
         for title, values in sides.items():
             panels.append(
                 Map(
-                    f"{title}, {head.name}",
+                    title,
                     values,
                     first_row=first,
                     first_column=first,

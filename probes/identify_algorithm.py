@@ -179,11 +179,12 @@ class AlgorithmIdentification(Result):
 
     def _decided_claim(self) -> Claim:
         named = self.naming is not Naming.NONE
+        labels = [ESTIMATORS[name].label for name in self.candidates]
         return Claim(
             claim="Predictions alone single out one estimator",
             status=decide(self.decided) if named else Status.UNDECIDABLE,
             evidence="Estimators within a standard error or a small factor of the nearest",
-            number=f"{len(self.candidates)}: {', '.join(self.candidates)}",
+            number=f"{len(labels)}: {', '.join(labels)}",
             threshold=f"one, nearer than all others by a factor {CLOSE:g} or 2 standard errors",
             control=f"{len(self.divergences)} estimators compared",
             n_sequences=self.n_sequences,

@@ -203,27 +203,32 @@ class BetaRecovery(Result):
     def _claim(self, level: str, value: float, stderr: float, r2: float) -> Claim:
         distance = abs(value - self.optimal)
         status = decide(distance <= NEAR_OPTIMUM * abs(self.optimal) and r2 >= CLEAR_R2)
+        measured = math.isfinite(value)
         reason = ""
         if self.two_step is not None:
             reason = "the optimum is that of one step, and this model's depth allows two"
         elif self.no_optimum:
             reason = self.no_optimum
-        elif not math.isfinite(value):
+        elif not measured:
             reason = "this level does not apply to the task"
         elif level == "output" and self.output_at_bound:
             reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
-        away = f", {distance / stderr:.1f} standard errors away" if stderr > 0 else ""
+        away = ""
+        if stderr > 0 and math.isfinite(distance):
+            n_errors = distance / stderr
+            size = f"{n_errors:.1f}" if n_errors < 100 else "over 100"
+            away = f", {size} standard errors away"
         return Claim(
             claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
             status=status,
             evidence="Slope of the last layer's log-attention on Γ"
             if level == "attention"
             else "One-step mirror descent nearest to the predictions",
-            number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})",
+            number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})" if measured else "—",
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
-            control=f"optimum {self.optimal:.2f}",
+            control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
             n_sequences=self.n_sequences,
             seed=self.seed,
             reason=reason,

@@ -236,6 +236,8 @@ def _branch_sentences(findings: Findings) -> list[str]:
     if transition is None or beta is None:
         return []
     found = [f"Layer 1 {branch_text(transition.branch, beta.attention, beta.attention_r2)}."]
+    heads = (transition.head_sentence(), beta.head_sentence())
+    found += [sentence for sentence in heads if sentence]
     distances = []
     if transition.branch != "undecided":
         distances.append(f"{transition.total_variation['attention']:.3f} by layer 1's scores")

@@ -81,6 +81,8 @@ def test_two_heads_that_recover_the_matrix_fit_the_task():
     assert findings.probes["recover_transition"].row_kl["behaviour"] < 0.003
     assert verdict.algorithm == "one_step"
     assert "does not fit" not in answer(findings)
+    assert "Head 2 of layer 1 carries most" in answer(findings)
+    assert "Head 2 follows Γ best" in answer(findings)
 
 
 # A matrix that one reading does not show ----------------------------------------------------------
