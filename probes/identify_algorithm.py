@@ -104,7 +104,7 @@ class AlgorithmIdentification(Result):
     def constants_text(self, name: str) -> str:
         """An estimator's fitted constants with their symbols."""
         symbols = {constant.name: constant.symbol for constant in ESTIMATORS[name].constants}
-        symbols["learning_rate"] = "η"
+        symbols = {"learning_rate": "η", "beta": "β"} | symbols
         words = []
         for key, value in self.parameters[name].items():
             bound = " (at the bound)" if key in self.at_bound[name] else ""

@@ -38,7 +38,6 @@ from mtdinterp.app.words import HOOKS, WITH_BLOCKS, WITH_KEYS
 from mtdinterp.checkpoint_files import ZOO
 from mtdinterp.interventions.sweep import KINDS
 from mtdinterp.pages.page import render
-from mtdinterp.registry import PROBES
 from mtdinterp.results import to_plain
 
 MAPS = ("before", "after", "reference", "source", "cone")
@@ -85,7 +84,7 @@ class Workbench:
             "models": models,
             "first": self.registry.first,
             "looks": bar_colours(),
-            "probes": known_probes(),
+            "probes": [{"name": name, "label": label} for name, label in known_probes().items()],
             "hooks": HOOKS,
             "with_keys": WITH_KEYS,
             "with_blocks": WITH_BLOCKS,
@@ -179,10 +178,10 @@ class Workbench:
         """A probe of a checkpoint, to be run without holding up other requests."""
         names = ("model", "name")
         request = Fields("request", given, names, names)
-        probe = PROBES[request.get("name", option_of(PROBES))]
+        name = request.get("name", option_of(known_probes()))
         model = parse_model(request.get("model", anything))
         checkpoint = private_copy(self.registry.checkpoint(model.name))
-        return lambda: {"summary": self.probes.summary(probe, checkpoint)}
+        return lambda: {"summary": self.probes.summary(name, checkpoint)}
 
     def start_sweep(self, given: Any) -> dict[str, Any]:
         """Start a patch sweep; the answer has its number."""

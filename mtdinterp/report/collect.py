@@ -23,6 +23,7 @@ from mtdinterp.interventions import (
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.plugins import Probe
+from mtdinterp.readings import predictions_of
 from mtdinterp.registry import PROBES
 from mtdinterp.report.findings import Findings
 from mtdinterp.report.scores import held_out_scores
@@ -87,6 +88,32 @@ def collect(
         not_computed=not_computed | missing,
         weights_hash=tensors_digest(model.state_dict()),
         **details,
+    )
+
+
+def collect_probes(checkpoint: Checkpoint, *, seed: int = 0, stage: Stage = _silent) -> Findings:
+    """The explanation and the probes alone: enough for a verdict on predictions and mechanism.
+
+    Args:
+        checkpoint: what is probed.
+        seed: of all sequences that are drawn.
+        stage: told what comes next.
+
+    Returns:
+        The findings, without scores and interventions.
+    """
+    stage("explanation")
+    model = checkpoint.model
+    explanation = explain(model, checkpoint.task, seed=seed)
+    probes, missing = run_probes(checkpoint, model, checkpoint.task, explanation, seed, stage)
+    return Findings(
+        name=checkpoint.path.name,
+        model=model,
+        task=checkpoint.task,
+        seed=seed,
+        explanation=explanation,
+        probes=probes,
+        not_computed=missing,
     )
 
 
@@ -164,10 +191,13 @@ def run_probe(
     """
     if probe.needs == "checkpoint":
         return probe.function(source)
+    if probe.needs == "predictions":
+        settings["length"] = model.config.length
+    subject = model if probe.needs == "model" else lambda tokens: predictions_of(model, tokens)
     accepted = inspect.signature(probe.function).parameters
     known = {**settings, "explanation": explanation}
     arguments = {name: value for name, value in known.items() if name in accepted}
-    return probe.function(model, task, **arguments)
+    return probe.function(subject, task, **arguments)
 
 
 def run_interventions(

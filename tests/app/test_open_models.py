@@ -260,10 +260,19 @@ def probe_names():
         PROBES.remove(name)
 
 
+def test_the_workbench_shows_the_verdict_of_judge(client):
+    answer = client.post("/api/probe", json={"model": {"name": "two-heads"}, "name": "verdict"})
+    identified = client.post(
+        "/api/probe", json={"model": {"name": "two-heads"}, "name": "identify_algorithm"}
+    )
+    first = answer.json()["summary"].splitlines()[0].removeprefix("Nothing was found. ")
+    assert first in identified.json()["summary"]
+
+
 def test_a_registered_probe_is_offered_and_runs(client, probe_names):
     offered = {probe["name"]: probe["label"] for probe in client.get("/api/about").json()["probes"]}
     assert offered["of_model"] == "Asks a model"
-    assert list(offered) == list(PROBES)
+    assert list(offered) == ["verdict", *PROBES]
     model = {"name": "two-heads"}
     answers = []
     for name in probe_names:

@@ -822,7 +822,7 @@ def test_the_tables_of_estimators_and_probes_have_a_row_each(page):
     assert [row.get_attribute("data-estimator") for row in shown] == list(ESTIMATORS)
     page.click("#probes summary")
     buttons = page.browser.find_elements(By.CSS_SELECTOR, "#probe-list button")
-    assert [button.get_attribute("data-probe") for button in buttons] == list(PROBES)
+    assert [button.get_attribute("data-probe") for button in buttons] == ["verdict", *PROBES]
     page.click('[data-probe="recover_beta"]')
     text = page.find('.probe:has([data-probe="recover_beta"]) pre')
     page.until(lambda: "first-order theory" in text.text)
