@@ -26,6 +26,9 @@ RECOVERED = 0.5
 
 Total variation, not KL: the row KL of an estimate with a clipped entry is decided by the floor of
 the clipping (0.67 for a matrix that is 0.02 off in total variation)."""
+ALIKE = 1e-6
+"""Rows of π that differ from the token marginal by no more than this total variation are alike:
+there is nothing to recover beyond the marginal."""
 STOCHASTIC = 0.1
 """An estimate is usable if clipping it to distributions moves its rows by less than this total
 variation."""
@@ -67,7 +70,8 @@ from their mean. They explain most of how any mixture of rows differs from it.""
 EXACT_BETA = 2e-3
 """β is called exact within this share of the optimum, at every level."""
 NEAR_OPTIMUM = 0.1
-"""β counts as the optimum within this share of it, or within two standard errors."""
+"""β counts as the optimum within this share of it. Standard errors do not widen this: they are
+shown next to the distance."""
 NOTHING_MOVES = 1e-8
 """Mean squared distance from the uniform-weights prediction below which β explains nothing."""
 

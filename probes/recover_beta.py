@@ -127,6 +127,10 @@ class BetaRecovery(Result):
     """The head of the last layer whose attention follows Γ best, from 1."""
     two_step: TwoStepFit | None
     """Only for models whose reference construction takes two steps."""
+    n_read: int
+    """Sequences whose attention was read, for the attention level and the gain."""
+    n_fitted: int
+    """Sequences that the output level was fitted on: those of the explanation."""
 
     @property
     def unclear(self) -> list[str]:
@@ -229,7 +233,7 @@ class BetaRecovery(Result):
             number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})" if measured else "—",
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
-            n_sequences=self.n_sequences,
+            n_sequences=self.n_read if level == "attention" else self.n_fitted,
             seed=self.seed,
             reason=reason,
         )
@@ -305,7 +309,8 @@ def recover_beta(
     evidence = task.evidence(explanation.tokens)
     given = explanation.predictions
     # The same sequences as in `recover_transition`, so that both show one gain.
-    heads, gain = _attention_levels(model, task, readable_sequences(sequence))
+    watched = readable_sequences(sequence)
+    heads, gain = _attention_levels(model, task, watched)
     attention = strongest(heads)
     raw = weight_beta(model, task.n_components)
     beta, stderr, at_bound = _output_level(explanation, evidence)
@@ -331,6 +336,8 @@ def recover_beta(
         heads=tuple(heads),
         carrier=heads.index(attention) + 1,
         two_step=_two_step_fit(explanation),
+        n_read=len(watched),
+        n_fitted=explanation.n_sequences,
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )

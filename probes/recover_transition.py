@@ -20,6 +20,7 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import (
     AGREE,
+    ALIKE,
     CLEAR_R2,
     DEPENDS,
     LEAST_TOKEN_GAIN,
@@ -52,6 +53,8 @@ ESTIMATES = {
 }
 """What each estimate is read from."""
 FLOOR, COARSE_FLOOR = ROW_KL_FLOORS
+MOST_ENDED = 256
+"""Sequences whose last tokens are replaced to see what the model predicts after equal ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,8 @@ class TransitionRecovery(Result):
     """The head of layer 1 that carries most, from 1."""
     trusted: str | None
     """The estimate to use, chosen without the truth; None if the model shows no matrix."""
+    n_read: int
+    """Sequences whose attention was read, for the gain and the branch."""
 
     @property
     def mixed(self) -> str:
@@ -204,15 +209,19 @@ class TransitionRecovery(Result):
             number=f"{self.gain:.3f} (R² {self.gain_r2:.2f})",
             threshold=f"R² ≥ {CLEAR_R2:g}",
             control="R² 0 if there is no relation",
-            n_sequences=self.n_sequences,
+            n_sequences=self.n_read,
             seed=self.seed,
         )
 
     def _matrix_claim(self, name: str, claim: str) -> Claim:
         limit = RECOVERED * self.control_variation
+        counts = {"attention": self.n_read, "behaviour": min(self.n_sequences, MOST_ENDED)}
         status = decide(self.recovered(name))
         reason = ""
-        if name == "attention" and self.branch == "undecided":
+        if not self.control_variation > ALIKE:
+            status = Status.UNDECIDABLE
+            reason = "the rows of π are alike, so the token marginal is π itself"
+        elif name == "attention" and self.branch == "undecided":
             status = Status.UNDECIDABLE
             reason = "layer 1's branch is undecided, so the sign of its scores is unknown"
         return Claim(
@@ -222,7 +231,7 @@ class TransitionRecovery(Result):
             number=f"{self.total_variation[name]:.3f} (row KL {self.row_kl[name]:.4f})",
             threshold=f"< {limit:.3f}, {RECOVERED:.0%} of the control",
             control=f"token marginal {self.control_variation:.3f}",
-            n_sequences=self.n_sequences,
+            n_sequences=counts.get(name, self.n_sequences),
             seed=self.seed,
             reason=reason,
         )
@@ -306,7 +315,8 @@ def recover_transition(
     """
     known = require_transition(task, "Recovering π")
     sequence = probe_sequences(model, task, tokens, n_sequences, seed)
-    heads = _read_heads(model, task, known, readable_sequences(sequence))
+    watched = readable_sequences(sequence)
+    heads = _read_heads(model, task, known, watched)
     carrier = max(heads, key=lambda head: _strength(head.path))
     scores = token_scores(model)[carrier.path.first - 1]
     estimates = {
@@ -335,6 +345,7 @@ def recover_transition(
         heads=tuple(heads),
         carrier=carrier.path.first,
         trusted=_trusted(estimates, rows),
+        n_read=len(watched),
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
@@ -454,7 +465,7 @@ def behaviour(
     Returns:
         The mean prediction for every token.
     """
-    some = tokens[:256]
+    some = tokens[:MOST_ENDED]
     rows = []
     for token in range(task.vocab_size):
         ended = some.clone()
