@@ -183,9 +183,10 @@ class AlgorithmIdentification(Result):
         return Claim(
             claim="Predictions alone single out one estimator",
             status=decide(self.decided) if named else Status.UNDECIDABLE,
-            evidence="Estimators within a standard error or a small factor of the nearest",
+            evidence="Estimators that are not told from the nearest",
             number=f"{len(labels)}: {', '.join(labels)}",
-            threshold=f"one, nearer than all others by a factor {CLOSE:g} or 2 standard errors",
+            threshold=f"one: all others are farther by a factor {CLOSE:g} and 2 standard errors, "
+            f"or by a factor {TELLABLE:g}",
             control=f"{len(self.divergences)} estimators compared",
             n_sequences=self.n_sequences,
             seed=self.seed,
