@@ -48,6 +48,8 @@ class Transplant(Result):
     kl_after: float
     difference_stderr: float
     """Of the mean difference over the same sequences."""
+    kl_uniform: float
+    """KL to the truth of uniform weights on the same sequences, as a control."""
     role: LayerRole | None = None
     """What the attention does in the reference construction; None if it is another model's."""
     explanation: Explanation | None = field(default=None, repr=False)
@@ -82,8 +84,9 @@ class Transplant(Result):
         if self.role is not self.explanation.roles[self.layer]:
             return ()
         reason = ""
-        # The responsibilities and the plain average are the same for all constants.
-        if self.role in (LayerRole.WEIGHTS, LayerRole.REWEIGHT):
+        if not self.kl_before < self.kl_uniform:
+            reason = "the model predicts no better than uniform weights with its own attention"
+        elif self.role is not None and self.role.depends_on_constants:
             reason = unknown_constants(self.explanation)
         allowed = SPARED * self.kl_before
         if math.isfinite(self.difference_stderr):
@@ -94,7 +97,8 @@ class Transplant(Result):
             evidence="KL to the truth after the transplant",
             number=f"{self.kl_after:.5f} ({self.difference:+.5f} ± {self.difference_stderr:.5f})",
             threshold=f"rises by at most {SPARED:.0%} or two standard errors",
-            control=f"its own attention {self.kl_before:.5f}",
+            control=f"its own attention {self.kl_before:.5f}, uniform weights "
+            f"{self.kl_uniform:.5f}",
             n_sequences=self.n_sequences,
             seed=self.seed,
             reason=reason,
@@ -187,12 +191,15 @@ def transplant_attention(
     found = patch(model, tokens, [Edit("pattern", attention, layer=target)])
     before = divergences(data.next_probs, found.before)
     after = divergences(data.next_probs, found.after)
+    evidence = task.evidence(tokens)
+    uniform = divergences(data.next_probs, evidence.predict(evidence.uniform))
     return Transplant(
         layer=target,
         source=name,
         kl_before=before.mean().item(),
         kl_after=after.mean().item(),
         difference_stderr=mean_stderr(after - before),
+        kl_uniform=uniform.mean().item(),
         role=role,
         explanation=explanation,
         n_sequences=len(tokens),

@@ -100,9 +100,21 @@ def test_without_the_models_constants_nothing_is_decided():
     assert any(isinstance(block, Text) for block in swap.blocks())
     last = transplant_attention(model, TASK, DATA, 2, explanation=found)
     assert only_claim(last).status is Status.UNDECIDABLE
-    # γ and the plain average have no constants, so those transplants do decide.
-    first = transplant_attention(model, TASK, DATA, 0, explanation=found)
-    assert only_claim(first).status is not Status.UNDECIDABLE
+    # γ and the plain average have no constants, so those transplants decide on a model that works.
+    unknown = replace(found, explained=0.0, fitted=False)
+    first = transplant_attention(MODEL, TASK, DATA, 0, explanation=unknown)
+    assert only_claim(first).status is Status.HOLDS
+
+
+def test_no_layer_works_in_a_model_that_does_not():
+    """An untrained model may well predict better with any other attention."""
+    model = untrained()
+    found = explain(model, TASK)
+    for layer in range(3):
+        moved = transplant_attention(model, TASK, DATA, layer, explanation=found)
+        claim = only_claim(moved)
+        assert claim.status is Status.UNDECIDABLE
+        assert "no better than uniform weights" in claim.reason
 
 
 def test_steering_that_should_move_nothing_decides_nothing():
