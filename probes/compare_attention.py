@@ -204,7 +204,9 @@ class AttentionComparison(Result):
                     outlines=outlines,
                 )
             )
-        note = f"{head.mass_on_lags:.0%} of the attention is on the lags."
+        note = ""
+        if math.isfinite(head.mass_on_lags):
+            note = f"{head.mass_on_lags:.0%} of the attention is on the lags."
         if found.ideal is not None:
             note = (
                 f"Total variation {head.distance:.3f} (uniform attention "
@@ -217,13 +219,13 @@ class AttentionComparison(Result):
 def _table_line(head: HeadComparison) -> str:
     rho = head.responsibility_correlation
     correlation = "" if math.isnan(rho) else f"{rho:.3f}"
+    mass = f"{head.mass_on_lags:.3f}" if math.isfinite(head.mass_on_lags) else "—"
     distance = "—"
     if math.isfinite(head.distance):
         distance = f"{head.distance:.3f} ({head.uniform_distance:.3f})"
     name = f"{head.layer}" + (f", head {head.head}" if head.n_heads > 1 else "")
     return (
-        f"  {name:<14} {distance:<28} {head.mass_on_lags:<13.3f} "
-        f"{head.distance_from_uniform:<13.3f} {correlation}"
+        f"  {name:<14} {distance:<28} {mass:<13} {head.distance_from_uniform:<13.3f} {correlation}"
     ).rstrip()
 
 

@@ -219,6 +219,7 @@ class BetaRecovery(Result):
             reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
+        error = f" ± {stderr:.2f}" if math.isfinite(stderr) else ""
         away = ""
         if stderr > 0 and math.isfinite(distance):
             n_errors = distance / stderr
@@ -230,7 +231,7 @@ class BetaRecovery(Result):
             evidence="Slope of the last layer's log-attention on Γ"
             if level == "attention"
             else "One-step mirror descent nearest to the predictions",
-            number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})" if measured else "—",
+            number=f"{value:.2f}{error} (R² {r2:.2f}{away})" if measured else "—",
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
             n_sequences=self.n_read if level == "attention" else self.n_fitted,

@@ -1,11 +1,17 @@
 """Claims carry the numbers that decide them, and decide nothing where nothing can be decided."""
 
+import re
+
 import pytest
 import torch
 
 from mtdinterp.claims import Status
 from mtdinterp.construction import one_step
+from mtdinterp.pages.page import render
+from mtdinterp.report import collect, judge
+from mtdinterp.report.document import compose
 from mtdinterp.tasks import MTDTask
+from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
 from probes import recover_beta, recover_transition
 
 LENGTH = 16
@@ -33,3 +39,28 @@ def test_no_matrix_is_recovered_where_all_rows_are_alike():
     for claim in recover_transition(model, alike, n_sequences=64).claims()[1:]:
         assert claim.status is Status.UNDECIDABLE
         assert claim.reason
+
+
+class Unread(LagSpecificMTDTask):
+    """Components that no single position shows."""
+
+    name, label = "unread", "components without an offset"
+
+    @property
+    def read_offsets(self):
+        return (None,) * self.order
+
+
+def test_pages_show_no_nan():
+    """Neither where there is nothing to infer, nor on a task without offsets, nor side by side."""
+    alike = MTDTask(torch.full((3, 3), 1 / 3), 2)
+    unread = Unread(TASK.matrices)
+    findings = [
+        collect(one_step(alike.transition, 2, LENGTH, 8.0), alike),
+        collect(one_step(TASK.transition, 2, LENGTH, 8.0), unread),
+    ]
+    verdicts = [judge(entry) for entry in findings]
+    assert any(text.startswith("Its β is 8.00") for text in verdicts[1].sentences)
+    page = render(compose(findings, verdicts, ""))
+    body = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\bnan\b", body, re.IGNORECASE)

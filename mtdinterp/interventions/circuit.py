@@ -54,7 +54,7 @@ class Circuit(Result):
     def summary(self) -> str:
         """The edges with their effects, one per line."""
         lines = [
-            f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the "
+            f"{len(self.edges)} of {self.n_edges} edges keep {self._share()} of the "
             f"model's predictions (KL {self.kl:.2e}):"
         ]
         for edge in self.edges:
@@ -91,7 +91,7 @@ class Circuit(Result):
     def blocks(self) -> list[Block]:
         """The edges with their effects, and how far the circuit is from the model."""
         kept = (
-            f"{len(self.edges)} of {self.n_edges} edges keep {self.faithfulness:.1%} of the way "
+            f"{len(self.edges)} of {self.n_edges} edges keep {self._share()} of the way "
             f"from all edges at their means (KL {self.kl_at_means:.1e}) to the model "
             f"({self.n_sequences} sequences)."
         )
@@ -106,6 +106,10 @@ class Circuit(Result):
             Text((caution,), "soft"),
             Table(("edge", "KL if it alone is cut"), rows),
         ]
+
+    def _share(self) -> str:
+        """The faithfulness in words; without varying edges there is nothing to lose."""
+        return f"{self.faithfulness:.1%}" if math.isfinite(self.faithfulness) else "all"
 
     def comparison(self) -> str:
         """What the circuit leaves unexplained, compared with what the model's algorithm leaves."""

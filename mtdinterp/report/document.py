@@ -1,5 +1,6 @@
 """A report as a document: the answer, the claims it rests on, the evidence, and its origin."""
 
+import math
 from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
@@ -129,7 +130,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
     bars = []
     for entry, verdict in zip(findings, verdicts, strict=True):
         rows.append(_comparison_row(entry, verdict))
-        if entry.scores is not None:
+        if entry.scores is not None and math.isfinite(entry.scores.kl_ratio.value):
             ratio = entry.scores.kl_ratio
             bars.append(Bar("model", entry.name, ratio.value, ratio.stderr))
     header = (
@@ -152,7 +153,8 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
         )
         blocks.append(Text((caution,), "soft"))
     blocks.append(Table(header, tuple(rows)))
-    blocks.append(Bars(title, tuple(bars), "ratio; 1 is one-step mirror descent"))
+    if bars:
+        blocks.append(Bars(title, tuple(bars), "ratio; 1 is one-step mirror descent"))
     return Section("Side by side", tuple(blocks))
 
 
@@ -160,10 +162,13 @@ def _comparison_row(entry: Findings, verdict: Verdict) -> tuple[str, ...]:
     kl = ratio = beta = "—"
     if entry.scores is not None:
         kl = f"{entry.scores.model.kl:.5f}"
-        ratio = f"{entry.scores.kl_ratio.value:.3f} ± {entry.scores.kl_ratio.stderr:.3f}"
+        found_ratio = entry.scores.kl_ratio
+        if math.isfinite(found_ratio.value):
+            ratio = f"{found_ratio.value:.3f} ± {found_ratio.stderr:.3f}"
     found = entry.probes.get("recover_beta")
     if found is not None:
-        beta = f"{found.output:.2f} ± {found.output_stderr:.2f} ({found.optimal:.2f})"
+        optimum = "none" if found.no_optimum else f"{found.optimal:.2f}"
+        beta = f"{found.output:.2f} ± {found.output_stderr:.2f} ({optimum})"
     matrices = ("—", "—")
     transition = entry.probes.get("recover_transition")
     if transition is not None:

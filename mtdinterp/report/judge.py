@@ -4,11 +4,14 @@ No sentence is stronger than its evidence. Report, `mtdinterp probe`, the compar
 workbench all show this verdict.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mtdinterp.algorithms.one_step import OneStep
 from mtdinterp.claims import Claim, Status
 from mtdinterp.criteria import CLEAR_R2, EXACT_BETA
+from mtdinterp.estimators.mirror_descent import OneStepTheory
 from mtdinterp.naming import UNIFORM, Naming
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.report.findings import Findings
@@ -35,7 +38,7 @@ class Verdict:
     algorithm_text: str
     """The same in words, with the caution it needs."""
     branch: str
-    """direct, mirrored or undecided; "not applicable" for a task without a single π."""
+    """direct, mirrored or undecided; "not applicable" if no probe of layer 1 was run."""
     kl_ratio: float
     """KL to the truth over that of tuned one-step mirror descent; NaN if that is unknown."""
     explained: float
@@ -211,13 +214,15 @@ def _answer(findings: Findings) -> tuple[str, ...]:
 def _beta_sentence(findings: Findings) -> str:
     identification = findings.probes["identify_algorithm"]
     beta = findings.probes["recover_beta"]
-    clear = min(beta.attention_r2, beta.output_r2) >= CLEAR_R2
-    is_own = identification.best.startswith("one_step") and clear
+    takes_one_step = isinstance(ESTIMATORS[identification.best], OneStep | OneStepTheory)
+    is_clear = not {"attention", "output"} & set(beta.unclear)
+    is_own = takes_one_step and is_clear
     subject = "Its β is" if is_own else "Read as one step of mirror descent, its β is"
-    text = (
-        f"{subject} {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and "
-        f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output"
-    )
+    by_output = f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output"
+    text = f"{subject} {by_output}"
+    if math.isfinite(beta.attention):
+        by_attention = f"{beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention"
+        text = f"{subject} {by_attention} and {by_output}"
     if beta.no_optimum:
         return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
     exact = ", which it has exactly" if _is_exact(beta) else ""
