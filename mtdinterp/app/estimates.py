@@ -4,17 +4,15 @@ Constants are fitted to the model's predictions, once per model and length. That
 the page asks for the table separately, and it is computed outside the lock of the other requests.
 """
 
-import math
 import threading
 from dataclasses import dataclass
 
 from mtdinterp.app.cache import Recent
-from mtdinterp.app.models import Reading, fitted_constants
+from mtdinterp.app.models import Fitted, Reading, fitted_to
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import BARS, View
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators import Constant, Estimator
-from mtdinterp.estimators.base import Constants
+from mtdinterp.estimators import Estimator
 from mtdinterp.metrics import divergences
 from mtdinterp.registry import ESTIMATORS
 
@@ -33,19 +31,11 @@ class Row:
     """Why it cannot be computed, in one sentence."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """An estimator's constants for one model, or why there are none."""
-
-    constants: Constants | None
-    reason: str = ""
-
-
 class EstimatorTable:
     """The rows of every registered estimator; fits are kept per model, length and estimator."""
 
     def __init__(self) -> None:
-        self._fits: Recent[Fitted] = Recent(256)
+        self._fits: Recent[Fitted | str] = Recent(256)
         self._lock = threading.Lock()
 
     def rows(self, scene: Scene, found: View) -> list[Row]:
@@ -64,9 +54,9 @@ class EstimatorTable:
     def _row(self, estimator: Estimator, scene: Scene, found: View) -> Row:
         label = estimator.label
         fitted = self._fitted(estimator, scene)
-        if fitted.constants is None:
-            return Row(estimator.name, label, "", None, fitted.reason)
-        constants = _describe(estimator, scene, fitted.constants)
+        if isinstance(fitted, str):
+            return Row(estimator.name, label, "", None, fitted)
+        constants = _describe(estimator, scene, fitted)
         try:
             prediction = estimator.predict(scene.evidence, **fitted.constants)
         except CannotCompute as error:
@@ -74,38 +64,35 @@ class EstimatorTable:
         judge = prediction.new_tensor([found.predictions[found.judge]])
         return Row(estimator.name, label, constants, divergences(judge, prediction).item())
 
-    def _fitted(self, estimator: Estimator, scene: Scene) -> Fitted:
+    def _fitted(self, estimator: Estimator, scene: Scene) -> Fitted | str:
+        """The estimator's constants, or why there are none."""
         if estimator.name in BARS:
             # The same constants as the bars, with the β of the slider.
-            return Fitted(scene.bar_constants(estimator.name))
+            fitted = scene.reading.fits[estimator.name]
+            shown = scene.bar_constants(estimator.name)
+            return fitted if shown == fitted.constants else Fitted(shown)
         key = (scene.state.model.name, scene.length, estimator.name)
         return self._fits.get(key, lambda: _fit(estimator, scene.reading))
 
 
-def _fit(estimator: Estimator, reading: Reading) -> Fitted:
+def _fit(estimator: Estimator, reading: Reading) -> Fitted | str:
     try:
-        return Fitted(fitted_constants(estimator.name, reading.explanation))
+        return fitted_to(estimator.name, reading.explanation)
     except CannotCompute as error:
-        return Fitted(None, str(error))
+        return str(error)
 
 
-def _describe(estimator: Estimator, scene: Scene, values: Constants) -> str:
+def _describe(estimator: Estimator, scene: Scene, fitted: Fitted) -> str:
     """The constants with their symbols, and where they come from if not from a proper fit."""
     parts = []
     for constant in estimator.constants_for(scene.evidence):
-        value = values[constant.name]
-        bound = " (at the bound)" if _is_at_bound(constant, value) else ""
+        value = fitted.constants[constant.name]
+        bound = " (at the bound)" if constant.name in fitted.at_bound else ""
         parts.append(f"{constant.symbol} = {value:.3g}{bound}")
     explanation = scene.reading.explanation
-    is_own = values == explanation.constants  # otherwise fitted here, or set by the slider
+    is_own = (
+        fitted.constants == explanation.constants
+    )  # otherwise fitted here, or set by the slider
     if is_own and estimator.name == explanation.algorithm.name and not explanation.fitted:
         parts.append(explanation.source)
     return ", ".join(parts)
-
-
-def _is_at_bound(constant: Constant, value: float) -> bool:
-    """Whether a fit ended at a bound of its range, so that predictions do not determine it."""
-    bounds = [constant.low, constant.high]
-    if constant.signed:
-        bounds.append(-constant.high)
-    return any(math.isclose(value, bound) for bound in bounds)

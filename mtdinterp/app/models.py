@@ -41,12 +41,21 @@ class Entry:
     length: int
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """An estimator's constants for one model."""
+
+    constants: Constants
+    at_bound: tuple[str, ...] = ()
+    """Constants that ended on a bound of their range: the predictions do not determine them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What the page reads from a model once per length."""
 
     explanation: Explanation
-    constants: dict[str, Constants]
+    fits: dict[str, Fitted]
     """For each estimator that is a bar, the constants nearest to the model's predictions."""
 
     @property
@@ -82,11 +91,11 @@ def read_model(model: LensTransformer, task: Task, length: int) -> Reading:
         The explanation, and the constants of the estimators that are bars.
     """
     explanation = explain(model, task, length=length, n_sequences=EXPLAINED_ON)
-    constants = {name: fitted_constants(name, explanation) for name in BARS}
-    return Reading(explanation, constants)
+    fits = {name: fitted_to(name, explanation) for name in BARS}
+    return Reading(explanation, fits)
 
 
-def fitted_constants(name: str, explanation: Explanation) -> Constants:
+def fitted_to(name: str, explanation: Explanation) -> Fitted:
     """An estimator's constants nearest to the model's predictions.
 
     Args:
@@ -94,18 +103,19 @@ def fitted_constants(name: str, explanation: Explanation) -> Constants:
         explanation: of the model; if it is by this estimator, its constants are taken.
 
     Returns:
-        The constants by name.
+        The constants, and which of them are at a bound.
 
     Raises:
         CannotCompute: if the estimator has no answer on these sequences.
     """
     if name == explanation.algorithm.name:
-        return explanation.constants
+        return Fitted(explanation.constants, explanation.at_bound)
     estimator = ESTIMATORS[name]
     evidence = explanation.task.evidence(explanation.tokens)
     if not estimator.constants_for(evidence):
-        return {}
-    return estimator.fit(evidence, explanation.predictions).constants
+        return Fitted({})
+    found = estimator.fit(evidence, explanation.predictions)
+    return Fitted(found.constants, found.at_bound)
 
 
 class Registry:

@@ -56,7 +56,7 @@ class Scene:
     def beta(self) -> float:
         """β of the one-step bars, and of a one-step reference."""
         chosen = self.state.model.beta
-        return self.reading.constants["one_step"]["beta"] if chosen is None else chosen
+        return self.reading.fits["one_step"].constants["beta"] if chosen is None else chosen
 
     @property
     def no_reference(self) -> str:
@@ -128,7 +128,7 @@ class Scene:
 
     def bar_constants(self, name: str) -> Constants:
         """The constants of an estimator that is a bar, with the chosen β."""
-        constants = dict(self.reading.constants[name])
+        constants = dict(self.reading.fits[name].constants)
         if "beta" in constants:
             constants["beta"] = self.beta
         return constants

@@ -256,7 +256,7 @@ def _construction(scene: Scene) -> dict[str, Any]:
     explanation = reading.explanation
     return {
         "beta": scene.beta,
-        "fitted_beta": reading.constants["one_step"]["beta"],
+        "fitted_beta": reading.fits["one_step"].constants["beta"],
         "delta": scene.state.model.delta,
         "is_known": scene.reference is not None,
         "why_not": scene.no_reference,

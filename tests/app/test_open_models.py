@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from mtdinterp import LagSpecificMTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.app.experiments import EXPERIMENTS
-from mtdinterp.app.models import Registry
+from mtdinterp.app.models import Registry, fitted_to
 from mtdinterp.app.scene import Memory, open_scene
 from mtdinterp.app.server import create_app
 from mtdinterp.app.state import parse_state
@@ -314,3 +314,13 @@ def test_slow_questions_are_guarded_like_the_others(client, path):
         client.post(path, content="{}", headers={"content-type": "text/plain"}).status_code == 415
     )
     assert client.post(path, content="{", headers=sent).status_code == 400
+
+
+def test_the_table_marks_the_constants_that_fits_left_at_a_bound(registry):
+    """The bounds of the two-step constants depend on the model's own β."""
+    explanation = registry.reading("disentangled-m3-T64", 24).explanation
+    evidence = explanation.task.evidence(explanation.tokens)
+    found = ESTIMATORS["two_step_construction"].fit(evidence, explanation.predictions)
+    fitted = fitted_to("two_step_construction", explanation)
+    assert fitted.at_bound == found.at_bound
+    assert fitted.constants == pytest.approx(found.constants)
