@@ -73,41 +73,17 @@ def run(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.probes or known_probes()))
     with stages(2 + len(names)) as stage:
         stage("importing")
-        from mtdinterp import explain, load_checkpoint
-        from mtdinterp.errors import CannotCompute
-        from mtdinterp.registry import PROBES
-        from mtdinterp.report import Findings
-        from mtdinterp.report.collect import has_history, run_probe
+        from mtdinterp import load_checkpoint
+        from mtdinterp.report.collect import collect_probes
 
         checkpoint = load_checkpoint(options.checkpoint)
-        stage("explanation")
-        settings = {"seed": options.seed}
-        if options.sequences is not None:
-            settings["n_sequences"] = options.sequences
-        explanation = explain(checkpoint.model, checkpoint.task, **settings)
-        results: dict[str, Any] = {}
-        not_computed: dict[str, str] = {}
-        for name in names:
-            probe = PROBES[name]
-            asked_for = options.probes is not None
-            if probe.needs == "checkpoint" and not has_history(checkpoint) and not asked_for:
-                continue  # a construction was never trained
-            stage(name)
-            try:
-                results[name] = run_probe(
-                    probe, checkpoint, checkpoint.model, checkpoint.task, explanation, **settings
-                )
-            except CannotCompute as error:
-                not_computed[name] = str(error)
-    findings = Findings(
-        name=checkpoint.path.name,
-        model=checkpoint.model,
-        task=checkpoint.task,
-        seed=options.seed,
-        explanation=explanation,
-        probes=results,
-        not_computed=not_computed,
-    )
+        findings = collect_probes(
+            checkpoint,
+            names if options.probes else None,
+            n_sequences=options.sequences,
+            seed=options.seed,
+            stage=stage,
+        )
     print(_as_json(checkpoint, findings) if options.json else _as_text(checkpoint, findings))
     return 0
 

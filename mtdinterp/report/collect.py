@@ -1,7 +1,7 @@
 """Measure everything that a report says about one model: scores, probes, interventions."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +75,9 @@ def collect(
     scores = held_out_scores(model, known_task, 1024 if length <= LONG else 256)
     stage("explanation")
     explanation = explain(model, known_task, seed=seed)
-    probes, not_computed = run_probes(source, model, known_task, explanation, seed, stage)
+    probes, not_computed = run_probes(
+        source, model, known_task, explanation, stage=stage, seed=seed
+    )
     interventions, missing = run_interventions(model, known_task, explanation, seed, stage)
     return Findings(
         model=model,
@@ -91,11 +93,20 @@ def collect(
     )
 
 
-def collect_probes(checkpoint: Checkpoint, *, seed: int = 0, stage: Stage = _silent) -> Findings:
+def collect_probes(
+    checkpoint: Checkpoint,
+    names: Iterable[str] | None = None,
+    *,
+    n_sequences: int | None = None,
+    seed: int = 0,
+    stage: Stage = _silent,
+) -> Findings:
     """The explanation and the probes alone: enough for a verdict on predictions and mechanism.
 
     Args:
         checkpoint: what is probed.
+        names: of the probes; all that apply if None.
+        n_sequences: how many to draw; by default as many as each probe draws.
         seed: of all sequences that are drawn.
         stage: told what comes next.
 
@@ -104,8 +115,13 @@ def collect_probes(checkpoint: Checkpoint, *, seed: int = 0, stage: Stage = _sil
     """
     stage("explanation")
     model = checkpoint.model
-    explanation = explain(model, checkpoint.task, seed=seed)
-    probes, missing = run_probes(checkpoint, model, checkpoint.task, explanation, seed, stage)
+    settings: dict[str, Any] = {"seed": seed}
+    if n_sequences is not None:
+        settings["n_sequences"] = n_sequences
+    explanation = explain(model, checkpoint.task, **settings)
+    probes, missing = run_probes(
+        checkpoint, model, checkpoint.task, explanation, names, stage, **settings
+    )
     return Findings(
         name=checkpoint.path.name,
         model=model,
@@ -134,36 +150,39 @@ def run_probes(
     model: LensTransformer,
     task: Task,
     explanation: Explanation,
-    seed: int,
+    names: Iterable[str] | None = None,
     stage: Stage = _silent,
+    **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Every registered probe that applies.
+    """Some probes, or every registered one that applies.
 
     Args:
         source: where the model comes from; some probes need a checkpoint.
         model: what is probed.
         task: what the model is for.
         explanation: the model's, for probes that take one.
-        seed: of the sequences.
+        names: of the probes; all that apply if None.
         stage: told which probe comes next.
+        **settings: such as `seed` and `n_sequences`; see `run_probe`.
 
     Returns:
         Results by probe, and why the others could not be computed.
     """
     results: dict[str, Any] = {}
     not_computed: dict[str, str] = {}
-    for name, probe in PROBES.items():
-        if probe.needs == "checkpoint" and not has_history(source):
-            continue
+    for name in PROBES if names is None else names:
+        probe = PROBES[name]
+        if names is None and probe.needs == "checkpoint" and not _has_history(source):
+            continue  # a construction was never trained
         stage(name)
         try:
-            results[name] = run_probe(probe, source, model, task, explanation, seed=seed)
+            results[name] = run_probe(probe, source, model, task, explanation, **settings)
         except CannotCompute as error:
             not_computed[name] = str(error)
     return results, not_computed
 
 
-def has_history(source: Checkpoint | LensTransformer) -> bool:
+def _has_history(source: Checkpoint | LensTransformer) -> bool:
     """Whether there is a training history to look at."""
     return isinstance(source, Checkpoint) and bool(source.history)
 
