@@ -2,6 +2,7 @@
 awkward input."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -322,6 +323,29 @@ def test_kernels_keep_their_threads_where_torch_has_one():
             assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
             with torch_on_one_thread():
                 assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
+            assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
+        assert (torch.get_num_threads(), kernel_threads()) == (3, 3)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_contexts_that_overlap_in_two_threads_restore_the_number_of_threads():
+    before = torch.get_num_threads()
+    first_is_open, second_is_open = threading.Event(), threading.Event()
+
+    def first():
+        with torch_on_one_thread():
+            first_is_open.set()
+            second_is_open.wait(10)
+
+    torch.set_num_threads(3)
+    try:
+        other = threading.Thread(target=first)
+        other.start()
+        first_is_open.wait(10)
+        with torch_on_one_thread():
+            second_is_open.set()
+            other.join(10)
             assert (torch.get_num_threads(), kernel_threads()) == (1, 3)
         assert (torch.get_num_threads(), kernel_threads()) == (3, 3)
     finally:
