@@ -97,6 +97,9 @@ NEAR_BAYES = 0.8
 predicts nearly as well as possible has gone."""
 NO_GAP = 1e-6
 """A KL gap below this leaves nothing to do better."""
+APPEARED_KL = 0.5
+"""π has appeared in layer 1 when its row KL is below this share of the token marginal's. Training
+histories hold no total variation; layer 1's scores give positive entries, so no floor decides."""
 LEFT_PLATEAU = 0.5
 """The plateau is left when this share of the way from uniform weights to one-step mirror descent is
 done, in KL."""

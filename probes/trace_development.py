@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
-from mtdinterp.criteria import CLEAR_R2, LEFT_PLATEAU, RECOVERED
+from mtdinterp.criteria import APPEARED_KL, CLEAR_R2, LEFT_PLATEAU
 from mtdinterp.metrics import kl_divergence, row_kl
 from mtdinterp.pages.blocks import Block, Level, Line, Lines, Text
 from mtdinterp.plugins import register_probe
@@ -241,7 +241,7 @@ def _transition_appears(series: Mapping[str, Sequence[Any]], task: Task) -> list
     control = row_kl(task.transition, task.stationary.expand_as(task.transition))
     pairs = zip(series["transition_kl"], series["branch"], strict=True)
     decided = ("direct", "mirrored")
-    return [_number(kl) < RECOVERED * control and branch in decided for kl, branch in pairs]
+    return [_number(kl) < APPEARED_KL * control and branch in decided for kl, branch in pairs]
 
 
 def _number(value: Any) -> float:
