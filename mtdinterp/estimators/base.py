@@ -28,7 +28,7 @@ from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
 from mtdinterp.evidence import Evidence
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.registry import ESTIMATORS
-from mtdinterp.style import Style, derived_style
+from mtdinterp.style import Style
 from mtdinterp.tasks.base import Task
 
 Constants = dict[str, float]
@@ -154,11 +154,6 @@ class Estimator(ABC):
                 "no prediction depends on the weights, so that there is nothing to tune"
             )
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
-
-    @property
-    def drawn_as(self) -> Style:
-        """How figures draw it."""
-        return self.style if self.style is not None else derived_style(self.name)
 
 
 def target_predictions(

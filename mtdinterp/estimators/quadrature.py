@@ -15,6 +15,8 @@ from jaxtyping import Float64
 from scipy.linalg import eigvalsh_tridiagonal
 from torch import Tensor
 
+from mtdinterp.errors import CannotCompute
+
 
 @dataclass(frozen=True, eq=False)
 class SimplexRule:
@@ -39,7 +41,7 @@ def _product_rule(concentration: tuple[float, ...], nodes: int) -> SimplexRule:
         rest = sum(concentration[lag + 1 :])
         x, weight = (torch.from_numpy(part) for part in gauss_jacobi(nodes, rest - 1, alpha - 1))
         if not torch.isfinite(weight).all() or (weight <= 0).any():
-            raise ValueError(
+            raise CannotCompute(
                 f"concentration: no Gauss rule with {nodes} nodes in double precision for "
                 f"{concentration}"
             )

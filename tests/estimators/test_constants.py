@@ -9,6 +9,7 @@ from mtdinterp.estimators import Constant, Estimator, exact_posterior_mean, tune
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.plugins import register_estimator
 from mtdinterp.registry import ALGORITHMS, ESTIMATORS
+from mtdinterp.style import style_of
 from mtdinterp.tasks import MTDTask
 
 TASK = MTDTask.random(5, 3, seed=2)
@@ -164,7 +165,7 @@ def test_a_new_estimator_of_a_few_lines_has_everything(evidence):
         estimator = ESTIMATORS["sharpened"]
         assert list(ESTIMATORS)[-1] == "sharpened"
         assert estimator.label == "a softmax with a preference for recent lags"
-        assert estimator.drawn_as.colour.startswith("#")
+        assert style_of(estimator.name).colour.startswith("#")
         predictions = estimator.predict(evidence, gain=12.0, recency=0.5)
         assert estimator.fit(evidence, predictions).divergence < 1e-6
     finally:
@@ -190,4 +191,4 @@ def test_every_registered_estimator_is_complete(name, evidence):
     assert (weights.sum(-1) - 1).abs().max() < 1e-9
     assert torch.equal(estimator.predict(some, **constants), some.predict(weights))
     assert not estimator.label[0].isupper()
-    assert estimator.drawn_as is not None
+    assert style_of(name).colour.startswith("#")
