@@ -11,7 +11,7 @@ from mtdinterp.claims import Claim, Status
 from mtdinterp.criteria import CLEAR_R2, EXACT_BETA
 from mtdinterp.naming import UNIFORM, Naming
 from mtdinterp.registry import ESTIMATORS
-from mtdinterp.report.findings import Findings
+from mtdinterp.report.findings import Findings, result_claims
 
 NONE = "none"
 OTHER_TASK = "other_task"
@@ -62,6 +62,8 @@ def judge(findings: Findings) -> Verdict:
     claims = findings.claims()
     if algorithm == NOTHING_TO_INFER:
         claims = tuple(_undecided_if_failed(claim) for claim in claims)
+    if identification.best == UNIFORM:
+        claims = _without_circuit(claims, findings)
     sentences = {
         NOTHING_TO_INFER: _nothing_to_infer,
         OTHER_TASK: _other_task,
@@ -98,6 +100,19 @@ def _undecided_if_failed(claim: Claim) -> Claim:
         return claim
     reason = "there is nothing to infer on this task"
     return replace(claim, status=Status.UNDECIDABLE, reason=reason)
+
+
+def _without_circuit(claims: tuple[Claim, ...], findings: Findings) -> tuple[Claim, ...]:
+    """The claims, with that of the circuit undecidable: it would carry no inference."""
+    about_circuit = result_claims(findings.interventions.get("circuit"))
+    reason = "the model infers nothing, so there is no inference for a circuit to carry"
+    changed = []
+    for claim in claims:
+        if claim in about_circuit:
+            changed.append(replace(claim, status=Status.UNDECIDABLE, reason=reason))
+        else:
+            changed.append(claim)
+    return tuple(changed)
 
 
 def _misfits(failed: list[Claim]) -> tuple[str, ...]:
@@ -215,8 +230,8 @@ def _beta_sentence(findings: Findings) -> str:
     is_own = identification.best.startswith("one_step") and clear
     subject = "Its β is" if is_own else "Read as one step of mirror descent, its β is"
     text = (
-        f"{subject} {beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention and "
-        f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output"
+        f"{subject} {beta.level_text('attention')} by attention and "
+        f"{beta.level_text('output')} by output"
     )
     if beta.no_optimum:
         return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
