@@ -19,6 +19,7 @@ from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOL
 from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators import Constants, Fit
 from mtdinterp.evidence import Evidence
+from mtdinterp.explanation import Explanation
 from mtdinterp.metrics import (
     bootstrap_interval,
     divergences,
@@ -50,7 +51,7 @@ class AlgorithmIdentification(Result):
     intervals: dict[str, tuple[float, float]]
     """95 % bootstrap intervals of the same."""
     parameters: dict[str, Constants]
-    """Constants fitted to the model on the other half, and what they stand for."""
+    """Constants fitted to the model on other sequences, and what they stand for."""
     at_bound: dict[str, tuple[str, ...]]
     """Constants that ended on a bound of their range: the predictions do not determine them."""
     shifted: dict[str, dict[str, float]]
@@ -104,7 +105,7 @@ class AlgorithmIdentification(Result):
     def constants_text(self, name: str) -> str:
         """An estimator's fitted constants with their symbols."""
         symbols = {constant.name: constant.symbol for constant in ESTIMATORS[name].constants}
-        symbols = {"learning_rate": "η", "beta": "β"} | symbols
+        symbols |= {"learning_rate": "η", "beta": "β"}
         words = []
         for key, value in self.parameters[name].items():
             bound = " (at the bound)" if key in self.at_bound[name] else ""
@@ -240,6 +241,7 @@ def identify_algorithm(
     names: Sequence[str] | None = None,
     n_sequences: int = 1024,
     seed: int = 0,
+    explanation: Explanation | None = None,
 ) -> AlgorithmIdentification:
     """Fit every estimator to the model's predictions and say which explains them best.
 
@@ -251,6 +253,9 @@ def identify_algorithm(
         names: estimators to compare; all registered ones if None.
         n_sequences: how many to draw.
         seed: of drawn sequences.
+        explanation: that of the model, if it is known already. Constants are then fitted on its
+            sequences, so that no page shows two fits of one constant; otherwise on the first half
+            of the sequences. Divergences are always those on the second half.
 
     Returns:
         Divergences of every estimator, and the one that is named.
@@ -260,6 +265,12 @@ def identify_algorithm(
     given = predictions_of(model, sequence)
     half = len(sequence) // 2
     fitting = task.evidence(sequence[:half])
+    explained = given[:half]
+    known_fits: dict[str, Fit] = {}
+    if explanation is not None and _is_separate(explanation, sequence.shape[1]):
+        fitting = task.evidence(explanation.tokens)
+        explained = explanation.predictions
+        known_fits[explanation.algorithm.name] = explanation.nearest
     held = task.evidence(sequence[half:])
     fits: dict[str, Fit] = {}
     scores: Divergences = {}
@@ -267,7 +278,7 @@ def identify_algorithm(
     for name in chosen:
         estimator = ESTIMATORS[name]
         try:
-            fit = estimator.fit(fitting, given[:half])
+            fit = known_fits.get(name) or estimator.fit(fitting, explained)
             weights = estimator.weights(held, **fit.constants)
         except CannotCompute as error:
             left_out[name] = str(error)
@@ -312,6 +323,11 @@ def identify_algorithm(
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
+
+
+def _is_separate(explanation: Explanation, length: int) -> bool:
+    """Whether an explanation's sequences have this length and are not those of the probe."""
+    return explanation.seed is not None and explanation.length == length
 
 
 def _chosen(names: Sequence[str] | None) -> list[str]:

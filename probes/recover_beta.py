@@ -142,6 +142,14 @@ class BetaRecovery(Result):
         }
         return [name for name, r2 in levels.items() if r2 < CLEAR_R2]
 
+    def level_text(self, level: str) -> str:
+        """β by attention or by output, with its standard error if it has one."""
+        levels = {
+            "attention": (self.attention, self.attention_stderr),
+            "output": (self.output, self.output_stderr),
+        }
+        return _with_error(*levels[level])
+
     def unclear_sentence(self) -> str:
         """What low R²s mean; empty if there are none."""
         if not self.unclear:
@@ -156,7 +164,7 @@ class BetaRecovery(Result):
         if len(self.heads) == 1:
             return ""
         found = [
-            f"head {number} {slope.value:.2f} ± {slope.stderr:.2f} (R² {slope.r2:.2f})"
+            f"head {number} {_with_error(slope.value, slope.stderr)} (R² {slope.r2:.2f})"
             for number, slope in enumerate(self.heads, start=1)
         ]
         return (
@@ -178,10 +186,8 @@ class BetaRecovery(Result):
             )
         bound = ", at the bound of its range" if self.output_at_bound else ""
         lines += [
-            f"  attention   {self.attention:.2f} ± {self.attention_stderr:.2f} "
-            f"(R² {self.attention_r2:.3f})",
-            f"  output      {self.output:.2f} ± {self.output_stderr:.2f} "
-            f"(R² {self.output_r2:.3f}{bound})",
+            f"  attention   {self.level_text('attention')} (R² {self.attention_r2:.3f})",
+            f"  output      {self.level_text('output')} (R² {self.output_r2:.3f}{bound})",
         ]
         if self.no_optimum:
             lines.append(f"  optimum     none: {self.no_optimum}")
@@ -219,7 +225,6 @@ class BetaRecovery(Result):
             reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
-        error = f" ± {stderr:.2f}" if math.isfinite(stderr) else ""
         away = ""
         if stderr > 0 and math.isfinite(distance):
             n_errors = distance / stderr
@@ -231,7 +236,7 @@ class BetaRecovery(Result):
             evidence="Slope of the last layer's log-attention on Γ"
             if level == "attention"
             else "One-step mirror descent nearest to the predictions",
-            number=f"{value:.2f}{error} (R² {r2:.2f}{away})" if measured else "—",
+            number=f"{_with_error(value, stderr)} (R² {r2:.2f}{away})" if measured else "—",
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
             n_sequences=self.n_read if level == "attention" else self.n_fitted,
@@ -278,6 +283,12 @@ class BetaRecovery(Result):
             "of the constants are identified."
         )
         return [Table(header, tuple(rows)), Text((text,), "soft")]
+
+
+def _with_error(value: float, stderr: float) -> str:
+    """A value with its standard error, if that is known."""
+    error = f" ± {stderr:.2f}" if math.isfinite(stderr) else ""
+    return f"{value:.2f}{error}"
 
 
 @register_probe("recover_beta", label="which learning rate it learned, at three levels", rank=20)

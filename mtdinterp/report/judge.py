@@ -14,7 +14,7 @@ from mtdinterp.criteria import CLEAR_R2, EXACT_BETA
 from mtdinterp.estimators.mirror_descent import OneStepTheory
 from mtdinterp.naming import UNIFORM, Naming
 from mtdinterp.registry import ESTIMATORS
-from mtdinterp.report.findings import Findings
+from mtdinterp.report.findings import Findings, result_claims
 
 NONE = "none"
 OTHER_TASK = "other_task"
@@ -65,6 +65,8 @@ def judge(findings: Findings) -> Verdict:
     claims = findings.claims()
     if algorithm == NOTHING_TO_INFER:
         claims = tuple(_undecided_if_failed(claim) for claim in claims)
+    if identification.best == UNIFORM:
+        claims = _without_circuit(claims, findings)
     sentences = {
         NOTHING_TO_INFER: _nothing_to_infer,
         OTHER_TASK: _other_task,
@@ -101,6 +103,19 @@ def _undecided_if_failed(claim: Claim) -> Claim:
         return claim
     reason = "there is nothing to infer on this task"
     return replace(claim, status=Status.UNDECIDABLE, reason=reason)
+
+
+def _without_circuit(claims: tuple[Claim, ...], findings: Findings) -> tuple[Claim, ...]:
+    """The claims, with that of the circuit undecidable: it would carry no inference."""
+    about_circuit = result_claims(findings.interventions.get("circuit"))
+    reason = "the model infers nothing, so there is no inference for a circuit to carry"
+    changed = []
+    for claim in claims:
+        if claim in about_circuit:
+            changed.append(replace(claim, status=Status.UNDECIDABLE, reason=reason))
+        else:
+            changed.append(claim)
+    return tuple(changed)
 
 
 def _misfits(failed: list[Claim]) -> tuple[str, ...]:
@@ -218,11 +233,10 @@ def _beta_sentence(findings: Findings) -> str:
     is_clear = not {"attention", "output"} & set(beta.unclear)
     is_own = takes_one_step and is_clear
     subject = "Its β is" if is_own else "Read as one step of mirror descent, its β is"
-    by_output = f"{beta.output:.2f} ± {beta.output_stderr:.2f} by output"
-    text = f"{subject} {by_output}"
+    text = f"{subject} {beta.level_text('output')} by output"
     if math.isfinite(beta.attention):
-        by_attention = f"{beta.attention:.2f} ± {beta.attention_stderr:.2f} by attention"
-        text = f"{subject} {by_attention} and {by_output}"
+        by_attention = f"{beta.level_text('attention')} by attention"
+        text = f"{subject} {by_attention} and {beta.level_text('output')} by output"
     if beta.no_optimum:
         return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
     exact = ", which it has exactly" if _is_exact(beta) else ""

@@ -261,6 +261,9 @@ def test_one_page_shows_one_value_of_every_constant(five_layers):
     assert five_layers.probes["recover_beta"].two_step.constants._asdict() == constants
     assert five_layers.probes["compare_attention"].constants == constants
     assert five_layers.probes["decode_latents"].beta == constants["beta_first"]
+    shown = five_layers.probes["identify_algorithm"].parameters
+    assert shown["two_step_construction"] == constants
+    assert shown["one_step"]["beta"] == five_layers.probes["recover_beta"].output
     assert five_layers.probes["recover_beta"].gain == five_layers.probes["recover_transition"].gain
     swaps = [entry for name, entry in five_layers.interventions.items() if "interchange" in name]
     assert len(swaps) == len(five_layers.explanation.algorithm.variables)
