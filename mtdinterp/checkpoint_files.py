@@ -96,7 +96,7 @@ def model_name(architecture: str, order: int, length: int, layers: int = 3, seed
         order: the number of lags m.
         length: tokens per sequence T.
         layers: number of layers; shown unless it is 3.
-        seed: of the model; shown unless it is 0.
+        seed: the model's seed; shown unless it is 0.
 
     Returns:
         The name.

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Any other exception is a defect and keeps its traceback.
 
     Args:
-        arguments: of the command line; those of the process if None.
+        arguments: command-line arguments; those of the process if None.
 
     Returns:
         The exit code.

@@ -120,11 +120,11 @@ def explain(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to fit the constants on; drawn from the task if None.
-        length: of drawn sequences; the model's own if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        length: length of the drawn sequences; the model's own if None.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         The explanation.
@@ -188,8 +188,8 @@ def nearest_algorithm(
     """The algorithm nearest to the predictions once its constants are paid for.
 
     Args:
-        evidence: of the sequences.
-        predictions: what to explain.
+        evidence: the evidence of the sequences.
+        predictions: the predictions to explain.
 
     Returns:
         The algorithm and its fit.

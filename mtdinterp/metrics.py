@@ -120,8 +120,8 @@ def r_squared(
     """1 - Σ(moved - expected)² / Σ expected²; NaN if nothing is expected to move.
 
     Args:
-        moved: what happened.
-        expected: what should have happened.
+        moved: the change that was measured.
+        expected: the change that was expected.
         least: a sum of squares below which nothing counts as expected.
 
     Returns:
@@ -156,7 +156,7 @@ def bootstrap_interval(
         values: one value per sequence.
         level: probability that the interval covers the mean.
         n_resamples: how many times sequences are drawn with replacement.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         Lower and upper end.

@@ -44,7 +44,7 @@ def naming_sentence(
     Args:
         naming: from `naming_of`.
         estimator: the nearest estimator's name.
-        label: the same in words.
+        label: its label.
         explained: see `naming_of`.
         beyond_uniform: see `naming_of`.
 

@@ -26,7 +26,7 @@ class Result:
     n_sequences: int
     """How many sequences the numbers come from."""
     seed: int | None
-    """Of those sequences; None if they were given."""
+    """The seed of those sequences; None if they were given."""
 
     def summary(self) -> str:
         """The result in a few plain sentences."""

@@ -79,10 +79,10 @@ def attention_entropy(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         One entropy per head, with uniform attention as the control.

@@ -260,12 +260,12 @@ def compare_attention(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to compare on, of which at most about 256 are used; drawn
             from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model at this length, if it is known already.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation at this length, if already known.
 
     Returns:
         One comparison per head.

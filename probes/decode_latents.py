@@ -153,12 +153,12 @@ def decode_latents(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None. With given tokens
             the true weights are unknown, and that row is left out.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model, if it is known already.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation, if already known.
 
     Returns:
         R² of every quantity from every place, with controls.

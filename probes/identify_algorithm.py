@@ -244,12 +244,12 @@ def identify_algorithm(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to compare on; drawn from the task if None. Shifted
             sequences, a quarter as many, are always drawn.
         names: estimators to compare; all registered ones if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         Divergences of every estimator, and the one that is named.

@@ -289,11 +289,11 @@ def recover_beta(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model at this length, if it is known already. The output level
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation at this length, if already known. The output level
             is its fit, on its own sequences, so that no page shows two fits of one constant.
 
     Returns:

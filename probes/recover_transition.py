@@ -295,8 +295,8 @@ def recover_transition(
         model: any hooked model.
         task: a task with one transition matrix for all lags.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         Five estimates of π; those of layer 1 are its carrying head's.
@@ -448,7 +448,7 @@ def behaviour(
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: sequences whose last m tokens are replaced.
 
     Returns:

@@ -52,8 +52,8 @@ class Algorithm(Estimator):
         """All variables, in the order in which they are computed.
 
         Args:
-            evidence: of the sequences.
-            given: values that replace some variables; what follows uses them.
+            evidence: the evidence of the sequences.
+            given: values that replace some variables; later variables are computed from them.
             **constants: the algorithm's constants.
 
         Returns:

@@ -123,8 +123,8 @@ def fit_two_step(
     few sequences find its floor, all sequences then decide where along it.
 
     Args:
-        evidence: of the sequences.
-        predictions: what to explain.
+        evidence: the evidence of the sequences.
+        predictions: the predictions to explain.
         beta: β of two-step mirror descent, for the scale.
 
     Returns:
@@ -214,11 +214,11 @@ def tune_two_step(
     identified. Against two-step mirror descent it shows how closely attention can follow that.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         target: "truth" or "two_step" (two-step mirror descent).
-        seed: of the sequences.
-        n_sequences: how many.
+        seed: seed for drawing the sequences.
+        n_sequences: number of sequences.
 
     Returns:
         β₁, a, c₁, c₂.

@@ -75,7 +75,7 @@ def read_model(model: LensTransformer, task: Task, length: int) -> Reading:
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         length: tokens per sequence.
 
     Returns:
@@ -90,8 +90,8 @@ def fitted_constants(name: str, explanation: Explanation) -> Constants:
     """An estimator's constants nearest to the model's predictions.
 
     Args:
-        name: of the estimator.
-        explanation: of the model; if it is by this estimator, its constants are taken.
+        name: the estimator's name.
+        explanation: the model's explanation; its constants are used if it names this estimator.
 
     Returns:
         The constants by name.
@@ -155,7 +155,7 @@ class Registry:
         """The reference construction of a checkpoint, or None if none is known.
 
         Args:
-            name: of the checkpoint.
+            name: the checkpoint's name.
             length: tokens per sequence.
             beta: replaces the fitted β of a one-step construction; None keeps it.
             delta: size of the masks' scores.

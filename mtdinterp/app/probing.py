@@ -33,7 +33,7 @@ class ProbeRunner:
         """Run a probe with its default settings, or judge all of them.
 
         Args:
-            name: of a registered probe, or `VERDICT`.
+            name: the name of a registered probe, or `VERDICT`.
             checkpoint: a copy that nothing else uses; see `private_copy`.
 
         Returns:

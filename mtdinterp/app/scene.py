@@ -231,8 +231,8 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
 
     Args:
         registry: where models are looked up.
-        memory: runs that were computed before.
-        state: what to show.
+        memory: cache of earlier runs.
+        state: the state to show.
 
     Returns:
         The scene.
@@ -273,7 +273,7 @@ def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:
     Args:
         registry: where the model is looked up.
         model: which model.
-        seed: of the sequences.
+        seed: seed for drawing the sequences.
 
     Returns:
         The state.

@@ -113,7 +113,7 @@ def in_context_weights(run: Run, task: Task) -> Float64[Tensor, " bar"]:
     """The last layer's attention at the last position, mean over heads.
 
     Args:
-        run: of a model.
+        run: a model's run.
         task: where the last query reads each component.
 
     Returns:
@@ -189,7 +189,7 @@ def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
     """Attention of every layer in one of the runs on the page.
 
     Args:
-        scene: what is shown.
+        scene: the model, sequences and edits that are shown.
         which: "before", "after", "reference" or "source".
 
     Returns:

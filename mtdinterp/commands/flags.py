@@ -114,7 +114,7 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
     """Add the flags that describe a random task, and the seed.
 
     Args:
-        parser: where to add them.
+        parser: the parser to add them to.
         length: the default context length.
     """
     kinds = [f"{name}: {label}" for name, label in known_tasks().items()]
@@ -150,7 +150,7 @@ def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of la
     """Add the flags for the architecture and its depth.
 
     Args:
-        parser: where to add them.
+        parser: the parser to add them to.
         layers: the help text of --layers.
     """
     parser.add_argument(

@@ -44,7 +44,7 @@ def one_step(
         length: the only length at which the model is exact.
         beta: β.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model.

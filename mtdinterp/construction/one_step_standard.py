@@ -42,7 +42,7 @@ def one_step_standard(
         beta: β.
         d_model: width of the stream; 32, or 2·vocab + 2·order if that is more.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model. Its heads are 8 wide, or wider if the vocabulary or the order needs it.

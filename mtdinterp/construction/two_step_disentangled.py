@@ -46,7 +46,7 @@ def two_step(
         beta_mean: c₁.
         beta_reweighted: c₂.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model.

@@ -135,11 +135,11 @@ class Estimator(ABC):
         """The constants that predict best on sequences drawn from the task.
 
         Args:
-            task: where sequences come from.
+            task: the task to draw sequences from.
             length: tokens per sequence.
             target: "truth" (the true next-token distribution) or "posterior_mean".
-            seed: of the sequences.
-            n_sequences: how many.
+            seed: seed for drawing the sequences.
+            n_sequences: number of sequences.
 
         Returns:
             The fit, with the mean KL(target ‖ estimator) it reaches.
@@ -167,7 +167,7 @@ def target_predictions(
     """What a tuning target predicts.
 
     Args:
-        evidence: of the sequences.
+        evidence: the evidence of the sequences.
         truth: their true next-token distributions.
         target: one of `TUNING_TARGETS`.
 
@@ -186,7 +186,7 @@ def minimise_constants(
 
     Args:
         objective: mean divergence as a function of named constants.
-        constants: what to search over.
+        constants: the constants to search over.
         grid_points: for a single constant, the size of the starting grid.
         tolerance: for a single constant, its relative accuracy.
 

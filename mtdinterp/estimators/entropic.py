@@ -61,7 +61,7 @@ def maximise_regularised(
     """The same from evidence.
 
     Args:
-        evidence: of the sequences.
+        evidence: the evidence of the sequences.
         strength: s, the weight of the entropy.
         tolerance: see `entropic_map`.
 

@@ -65,7 +65,7 @@ def gibbs_posterior_mean(
         concentration: α, one number or one per lag.
         samples: draws that are averaged.
         burn_in: draws that are thrown away first.
-        seed: of the chain.
+        seed: seed of the chain.
         rao_blackwell: average the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn
             weights: the same expectation with less noise.
         return_stderr: also return the standard error.
@@ -99,7 +99,7 @@ def run_chain(
         burn_in: draws that are thrown away first.
         samples: draws that are kept.
         rao_blackwell: keep the conditional mean given the lag counts instead of the drawn weights.
-        rng: where random numbers come from.
+        rng: random number generator.
 
     Returns:
         One set of weights per draw and sequence.

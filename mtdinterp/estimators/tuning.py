@@ -33,7 +33,7 @@ def minimise_on_grid(
     Args:
         objective: the function.
         grid: positive values to try first, at least three.
-        name: of the number, for error messages.
+        name: the number's name, for error messages.
         relative_tolerance: accuracy of the minimiser.
         at_edge: whether an optimum at an end of the grid is an answer.
 

@@ -199,12 +199,12 @@ def interchange(
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         base: sequences [pair, pos] that the model runs on, at least four.
         source: sequences of the same shape that the variable is taken from.
         variable: one of the algorithm's variables.
         learn_rank: if given, also train a subspace of this dimension to hold the variable.
-        seed: of the swapped positions, the random sites and the explanation.
+        seed: seed of the swapped positions, the random sites and the explanation.
         explanation: the algorithm and its constants; computed with the seed if None.
 
     Returns:
@@ -302,8 +302,8 @@ def _algorithm_predictions(
         explanation: the algorithm and its constants.
         base: evidence of the base sequences.
         source: evidence of the source sequences.
-        variable: what is swapped.
-        steps: where it is swapped, if it lives at every step.
+        variable: the variable to swap.
+        steps: the steps at which it is swapped, if it has a value at every step.
 
     Returns:
         Both predictions.

@@ -44,8 +44,8 @@ class Swaps:
             model: any hooked model.
             base: the sequences that the model runs on.
             source: the sequences that swapped values come from.
-            positions: where sites are swapped that are not at the last position only.
-            generator: of the random sites.
+            positions: positions to swap at, for sites that are not only at the last one.
+            generator: generator for the random sites.
         """
         self.model = model
         self.base = base

@@ -338,7 +338,7 @@ def _run_patches(
     Args:
         model: the model to run.
         patches: the patches of one layer.
-        counter: told how many patches are finished.
+        counter: called with the number of finished patches.
 
     Returns:
         Predictions at the last position, [batch, vocab], by position and part.

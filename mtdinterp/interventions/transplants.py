@@ -144,7 +144,7 @@ def transplant_attention(
 
     Args:
         model: the model that gets the attention.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         data: sequences with their true next-token distributions.
         layer: the layer of `model`, from 0; negative numbers count from the end.
         source: None for the attention that the reference construction has in this layer. A name
@@ -154,8 +154,9 @@ def transplant_attention(
         beta: β of the reference construction; that of the explanation if None.
         source_layer: the layer that the attention comes from if `source` is a model; the same
             layer by default.
-        seed: of the explanation.
-        explanation: of `model` at the length of the sequences; computed with the seed if None.
+        seed: seed of the explanation.
+        explanation: the explanation of `model` at the length of the sequences; computed with the
+            seed if None.
 
     Returns:
         The KL to the truth before and after.
@@ -204,8 +205,8 @@ def _reference(explanation: Explanation, length: int, beta: float | None) -> Len
     """The reference construction, with another β if one is given.
 
     Args:
-        explanation: of the model.
-        length: of the sequences that the reference must read.
+        explanation: the model's explanation.
+        length: length of the sequences that the reference construction must read.
         beta: β, or None for the explanation's constants.
 
     Returns:

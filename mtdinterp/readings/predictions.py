@@ -23,11 +23,11 @@ def probe_sequences(
     """The sequences to probe on: those given, or drawn from the task.
 
     Args:
-        model: what is probed; it decides the length of drawn sequences.
-        task: where sequences are drawn from.
+        model: the model to probe; it decides the length of drawn sequences.
+        task: the task to draw sequences from.
         tokens: sequences [batch, pos], or None to draw them.
-        n_sequences: how many to draw.
-        seed: of the drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
         least: fewer sequences than this are refused.
 
     Returns:

@@ -40,7 +40,7 @@ def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"], least: flo
 
     Args:
         x: centred already; the first axis is sequences.
-        y: of the same shape, centred already.
+        y: a tensor of the same shape, already centred.
         least: a slope that would count as nothing. The variance that it would make is added to
             the variance to be explained, so that far smaller slopes have an R² near zero.
 

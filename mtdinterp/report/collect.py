@@ -62,9 +62,9 @@ def collect(
 
     Args:
         source: a checkpoint, or a model together with its task.
-        task: what the model is for; the checkpoint's own if None.
-        seed: of all sequences that are drawn.
-        stage: told what comes next.
+        task: the model's task; the checkpoint's own if None.
+        seed: seed for drawing all sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         The findings.
@@ -95,9 +95,9 @@ def collect_probes(checkpoint: Checkpoint, *, seed: int = 0, stage: Stage = _sil
     """The explanation and the probes alone: enough for a verdict on predictions and mechanism.
 
     Args:
-        checkpoint: what is probed.
-        seed: of all sequences that are drawn.
-        stage: told what comes next.
+        checkpoint: the checkpoint to probe.
+        seed: seed for drawing all sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         The findings, without scores and interventions.
@@ -141,10 +141,10 @@ def run_probes(
 
     Args:
         source: where the model comes from; some probes need a checkpoint.
-        model: what is probed.
-        task: what the model is for.
+        model: the model to probe.
+        task: the model's task.
         explanation: the model's, for probes that take one.
-        seed: of the sequences.
+        seed: seed for drawing the sequences.
         stage: told which probe comes next.
 
     Returns:
@@ -181,8 +181,8 @@ def run_probe(
     Args:
         probe: the registered probe.
         source: where the model comes from.
-        model: what is probed.
-        task: what the model is for.
+        model: the model to probe.
+        task: the model's task.
         explanation: passed on if the probe takes one.
         **settings: such as `seed` and `n_sequences`; passed on if the probe takes them.
 
@@ -210,11 +210,11 @@ def run_interventions(
     """Interchanges, steering, transplants, the patch sweep and the circuit.
 
     Args:
-        model: what is changed.
-        task: what the model is for.
+        model: the model to intervene on.
+        task: the model's task.
         explanation: the model's.
-        seed: of the sequences.
-        stage: told what comes next.
+        seed: seed for drawing the sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         Results by name, and why the others could not be computed.

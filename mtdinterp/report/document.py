@@ -25,9 +25,9 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     """One model in full, or several side by side and then each in full.
 
     Args:
-        findings: of every model.
+        findings: the findings of every model.
         verdicts: one per model.
-        command: how the report was made.
+        command: the command line that made the report.
 
     Returns:
         The document.

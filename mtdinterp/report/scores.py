@@ -103,7 +103,7 @@ def held_out_scores(model: LensTransformer, task: Task, n_sequences: int) -> Hel
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         n_sequences: held-out sequences to use.
 
     Returns:

@@ -47,7 +47,7 @@ def five_layers(
     """The paper's Figure 5.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         lengths: the lengths T to show.
         steps: the numbers of mirror-descent steps; they include 1 and 2.
 

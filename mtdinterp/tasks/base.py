@@ -76,8 +76,8 @@ class Task(ABC):
         """A task with random parameters.
 
         Args:
-            vocab_size: how many tokens.
-            order: how many components.
+            vocab_size: number of distinct tokens.
+            order: number of components.
             seed: the same seed gives the same task.
             concentration: the prior over weights.
 
@@ -96,7 +96,7 @@ class Task(ABC):
         """Draw sequences; the same seed gives the same sequences on every run.
 
         Args:
-            batch_size: how many sequences.
+            batch_size: number of sequences.
             length: tokens per sequence.
             seed: one number or several.
             weights: mixture weights [component] or [batch, component] to use instead of draws
@@ -163,7 +163,7 @@ class Variant:
         """Tokens of `batch_size` sequences.
 
         Args:
-            batch_size: how many sequences.
+            batch_size: number of sequences.
             length: tokens per sequence.
             seed: one number or several.
 
@@ -194,7 +194,7 @@ def require_transition(task: Task, what: str) -> HasTransition:
 
     Args:
         task: any task.
-        what: what needs the matrix, as the subject of the error's sentence.
+        what: the part of mtdinterp that needs the matrix, as the subject of the error's sentence.
 
     Returns:
         The same task.
@@ -220,11 +220,11 @@ def draw_weights(
     """Mixture weights for every sequence: draws from the prior, or the given ones.
 
     Args:
-        batch_size: how many sequences.
-        n_components: how many weights per sequence.
+        batch_size: number of sequences.
+        n_components: number of weights per sequence.
         concentration: the Dirichlet prior.
         weights: [component] or [batch, component] to use instead of draws.
-        rng: where draws come from.
+        rng: random number generator.
 
     Returns:
         Weights of every sequence.

@@ -53,7 +53,7 @@ def draw_sequences(
         matrices: one transition matrix that all lags share, or one per lag.
         weights: mixture weights of every sequence.
         length: tokens per sequence; the first `order` ones are uniform.
-        rng: where random numbers come from.
+        rng: random number generator.
 
     Returns:
         Tokens, and the lag of each token (0 for the first ones).
@@ -108,7 +108,7 @@ def draw_tokens(
     Args:
         keep: alias tables [matrix, column, source], flattened.
         other: the alternative columns in the same layout.
-        vocab_size: how many tokens.
+        vocab_size: number of distinct tokens.
         boundaries: cumulative weights of all lags but the last.
         lag_uniform: decides each step's lag.
         token_uniform: decides each step's token.

@@ -36,10 +36,10 @@ def batches(
     """The batches of `first_step` and of every later step of the recipe.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         recipe: decides the number of steps, the batch size and the targets.
-        seed: of the training data.
+        seed: seed of the training data.
         first_step: the step to start from, counted from 0.
 
     Returns:
@@ -74,7 +74,7 @@ def targets_of(task: Task, data: Sample, recipe: Recipe) -> Float[Tensor, "batch
     """What the recipe asks the model to predict.
 
     Args:
-        task: what the sequences were drawn from.
+        task: the task that the sequences come from.
         data: the sequences.
         recipe: decides between true and sampled targets, and between the last and all positions.
 

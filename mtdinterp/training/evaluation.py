@@ -50,9 +50,9 @@ class HeldOut:
         """Draw the sequences, and tune and score the estimators.
 
         Args:
-            task: where sequences come from.
+            task: the task to draw sequences from.
             length: tokens per sequence.
-            n_sequences: how many; if None, as many as `held_out_data` draws.
+            n_sequences: number of sequences; if None, as many as `held_out_data` draws.
             bayes: whether to compute the exact posterior mean, which is the slowest part.
 
         Returns:
@@ -95,9 +95,9 @@ def held_out_data(task: Task, length: int, n_sequences: int | None = None) -> Sa
     """The sequences on which every model of a task and length is scored.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
-        n_sequences: how many; by default `N_SEQUENCES`, fewer if they are long.
+        n_sequences: number of sequences; by default `N_SEQUENCES`, fewer if they are long.
 
     Returns:
         The sequences, the same at every call.

@@ -77,9 +77,9 @@ def new_run(
 
     Args:
         path: the directory.
-        model: what to train; its parameters are overwritten by the recipe's initialisation.
-        task: what to train it on.
-        recipe: how to train it.
+        model: the model to train; its parameters are overwritten by the recipe's initialisation.
+        task: the task to train it on.
+        recipe: the training settings.
         seeds: "model" decides the initialisation and the data; "task" is recorded if known.
         held_out: what the model is evaluated on; prepared from the task if None.
 
@@ -179,7 +179,7 @@ class Run:
         """
         Args:
             path: the directory.
-            trainer: what is trained.
+            trainer: the training run.
             config: the contents of the directory's config.json.
         """
         self.path = path
