@@ -136,7 +136,7 @@ def r_squared(
 def divergences(
     truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
 ) -> Float64[Tensor, " batch"]:
-    """KL(truth ‖ raw output as a distribution) of every sequence."""
+    """KL(truth ‖ raw output, clipped to a distribution) for every sequence."""
     return kl_divergence(truth, to_distribution(raw))
 
 

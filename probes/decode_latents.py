@@ -213,7 +213,10 @@ def _features(
     parts = []
     for part in tokens.split(len(readable_sequences(tokens))):
         parts.append(_features_of_part(model, part))
-    return {where: torch.cat([part[where] for part in parts]) for where in parts[0]}
+    features = {}
+    for where in parts[0]:
+        features[where] = torch.cat([part[where] for part in parts])
+    return features
 
 
 def _features_of_part(

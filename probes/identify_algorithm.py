@@ -67,22 +67,22 @@ class AlgorithmIdentification(Result):
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The best and those that the evidence does not separate from it."""
+        """The best estimator, and those that the evidence does not separate from it."""
         return (self.best, *self.tied)
 
     @property
     def decided(self) -> bool:
-        """Whether the evidence separates the best from all others."""
+        """Whether the evidence separates the best estimator from all others."""
         return not self.tied
 
     @property
     def naming(self) -> Naming:
-        """How the best may be named."""
+        """Whether the best estimator explains enough to be named as the model's algorithm."""
         return naming_of(self.best, self.explained, self.beyond_uniform)
 
     @property
     def label(self) -> str:
-        """The best in words; a negative step is said to be one."""
+        """The label of the best estimator, with a note if its step is negative."""
         label = ESTIMATORS[self.best].label
         if self.parameters[self.best].get("beta", 0.0) < 0:
             return f"{label} with a negative step, against the likelihood"
@@ -95,11 +95,11 @@ class AlgorithmIdentification(Result):
         )
 
     def tie_sentence(self) -> str:
-        """Which estimators are as near; empty if there are none."""
+        """Which estimators cannot be distinguished from the best; empty if there are none."""
         if not self.tied:
             return ""
         labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
-        return f"Predictions alone do not tell it from {labels}."
+        return f"Predictions alone do not distinguish it from {labels}."
 
     def constants_text(self, name: str) -> str:
         """An estimator's fitted constants with their symbols."""
@@ -126,7 +126,7 @@ class AlgorithmIdentification(Result):
             lines.append(f"  {ESTIMATORS[name].label:<52} not computed: {why}")
         lines.append(self.sentence())
         if self.best == UNIFORM and self.naming is Naming.LIKE:
-            lines.append("It infers nothing in context: this is where training stalls.")
+            lines.append("It infers nothing in context; training first stalls at this point.")
         if self.tied:
             lines.append(self.tie_sentence())
         if self.naming is not Naming.NONE:
@@ -135,21 +135,25 @@ class AlgorithmIdentification(Result):
 
     def _shift_lines(self) -> Iterable[str]:
         yield (
-            "On shifted sequences, with the same constants, the simplest estimator that is not "
-            "told from the nearest:"
+            "On shifted sequences with the same constants, the simplest estimator that cannot be "
+            "distinguished from the nearest:"
         )
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
             own = found.get(self.best)
             label = "the same" if name == self.best else ESTIMATORS[name].label
-            compared = "" if name == self.best or own is None else f"; the one named {own:.2e}"
+            compared = (
+                ""
+                if name == self.best or own is None
+                else f"; the estimator named above: {own:.2e}"
+            )
             yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
 
     def claims(self) -> tuple[Claim, ...]:
         infers = self.best != UNIFORM
         explained = self.beyond_uniform if infers else self.explained
         needed = NAMED if infers else AS_UNIFORM
-        rest = "what it does beyond uniform weights" if infers else "how predictions differ"
+        rest = "what it does beyond uniform weights" if infers else "how its predictions vary"
         low, high = self.intervals[self.best]
         uniform = self.divergences.get(UNIFORM, float("nan"))
         return (
@@ -185,7 +189,7 @@ class AlgorithmIdentification(Result):
             status=decide(self.decided) if named else Status.UNDECIDABLE,
             evidence="Estimators within a standard error or a small factor of the nearest",
             number=f"{len(labels)}: {', '.join(labels)}",
-            threshold=f"one, nearer than all others by a factor {CLOSE:g} or 2 standard errors",
+            threshold=f"one, nearer than all others by a factor of {CLOSE:g} or 2 standard errors",
             control=f"{len(self.divergences)} estimators compared",
             n_sequences=self.n_sequences,
             seed=self.seed,
@@ -211,13 +215,23 @@ class AlgorithmIdentification(Result):
             found = self.shifted[condition]
             own = f"{found[self.best]:.2e}" if self.best in found else "—"
             shifted.append((condition, ESTIMATORS[name].label, f"{found[name]:.2e}", own))
-        header = ("estimator", "KL(model ‖ it)", "95 % interval", "constants fitted to the model")
-        rule = (
-            "Of estimators that cannot be told apart the one with the fewest constants is named; "
-            f"each constant beyond the first must bring it nearer by a factor {PRICE:g}."
+        header = (
+            "estimator",
+            "KL(model ‖ estimator)",
+            "95 % interval",
+            "constants fitted to the model",
         )
-        shifts = "On sequences unlike the prior's, with the same constants:"
-        shift_header = ("sequences", "named there", "its KL", "KL of the one named above")
+        rule = (
+            "Among estimators that cannot be distinguished, the one with the fewest constants is "
+            f"named. Each constant after the first must reduce the KL by a factor of {PRICE:g}."
+        )
+        shifts = "On sequences that are atypical of the prior, with the same constants:"
+        shift_header = (
+            "sequences",
+            "estimator named for them",
+            "its KL",
+            "KL of the estimator named above",
+        )
         sentences = tuple(text for text in (self.sentence(), self.tie_sentence()) if text)
         return [
             Text(sentences),
@@ -228,7 +242,7 @@ class AlgorithmIdentification(Result):
 
 
 @register_probe(
-    "identify_algorithm", label="which estimator explains its predictions best", rank=10
+    "identify_algorithm", label="which estimator explains the model's predictions best", rank=10
 )
 @torch_on_one_thread()
 def identify_algorithm(
@@ -254,29 +268,14 @@ def identify_algorithm(
     Returns:
         Divergences of every estimator, and the one that is named.
     """
-    chosen = _chosen(names)
     sequence = probe_sequences(model, task, tokens, n_sequences, seed, least=32)
     given = predictions_of(model, sequence)
+    # Constants are fitted on one half and compared on the other, so that an estimator with more
+    # constants has no advantage.
     half = len(sequence) // 2
     fitting = task.evidence(sequence[:half])
     held = task.evidence(sequence[half:])
-    fits: dict[str, Fit] = {}
-    scores: Divergences = {}
-    left_out: dict[str, str] = {}
-    for name in chosen:
-        estimator = ESTIMATORS[name]
-        try:
-            fit = estimator.fit(fitting, given[:half])
-            weights = estimator.weights(held, **fit.constants)
-        except CannotCompute as error:
-            left_out[name] = str(error)
-            continue
-        found = held.divergence(given[half:], weights)
-        if not found.isfinite().all():
-            left_out[name] = "its predictions are not finite numbers here"
-            continue
-        fits[name] = fit
-        scores[name] = found
+    fits, scores, left_out = _fit_each(_chosen(names), fitting, given[:half], held, given[half:])
     if not scores:
         raise CannotCompute(f"names: none of these can be computed here: {left_out}")
     n_shifted = max(64, len(sequence) // 4)
@@ -292,6 +291,10 @@ def identify_algorithm(
     for name, fit in fits.items():
         derived = ESTIMATORS[name].derived(fitting, fit.constants)
         parameters[name] = {**derived, **fit.constants}
+    best_shifted = {}
+    for condition, found in shifted.items():
+        if found:
+            best_shifted[condition] = _simplest(_ties(found, n_constants), n_constants)
     return AlgorithmIdentification(
         best=best,
         divergences=_means(scores),
@@ -299,11 +302,7 @@ def identify_algorithm(
         parameters=parameters,
         at_bound={name: fit.at_bound for name, fit in fits.items()},
         shifted={condition: _means(found) for condition, found in shifted.items()},
-        best_shifted={
-            condition: _simplest(_ties(found, n_constants), n_constants)
-            for condition, found in shifted.items()
-            if found
-        },
+        best_shifted=best_shifted,
         tied=tuple(name for name in ties if name != best),
         explained=share_explained(scores[best], constant),
         beyond_uniform=share_explained(scores[best], uniform),
@@ -321,6 +320,45 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
     if not wanted:
         raise ValueError(f"names: expected at least one of {', '.join(ESTIMATORS)}")
     return [name for name in ESTIMATORS if name in wanted]
+
+
+def _fit_each(
+    names: Iterable[str],
+    fitting: Evidence,
+    fitted_to: Float64[Tensor, "fitted vocab"],
+    held_out: Evidence,
+    compared_with: Float64[Tensor, "held vocab"],
+) -> tuple[dict[str, Fit], Divergences, dict[str, str]]:
+    """Fit each estimator to predictions and score it on held-out sequences.
+
+    Args:
+        names: the estimators to fit.
+        fitting: the evidence of the sequences to fit on.
+        fitted_to: the model's predictions on those sequences.
+        held_out: the evidence of the sequences to score on.
+        compared_with: the model's predictions on the held-out sequences.
+
+    Returns:
+        Fits and held-out divergences by name, and for every other name why it was left out.
+    """
+    fits: dict[str, Fit] = {}
+    scores: Divergences = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        estimator = ESTIMATORS[name]
+        try:
+            fit = estimator.fit(fitting, fitted_to)
+            weights = estimator.weights(held_out, **fit.constants)
+        except CannotCompute as error:
+            left_out[name] = str(error)
+            continue
+        divergence = held_out.divergence(compared_with, weights)
+        if not divergence.isfinite().all():
+            left_out[name] = "its predictions are not finite numbers here"
+            continue
+        fits[name] = fit
+        scores[name] = divergence
+    return fits, scores, left_out
 
 
 def _means(scores: Divergences) -> dict[str, float]:

@@ -41,6 +41,12 @@ from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
 from mtdinterp.tasks import Task
 
+LEVEL_EVIDENCE = {
+    "attention": "Slope of the last layer's log-attention on Γ",
+    "output": "One-step mirror descent nearest to the predictions",
+}
+"""How β is measured, by level."""
+
 
 @dataclass(frozen=True)
 class TwoStepFit:
@@ -97,16 +103,21 @@ class BetaRecovery(Result):
     """β at three levels, each with how much it explains; NaN if a level does not apply."""
 
     weights: float
-    """weights_raw · gain: the effective β."""
+    """The effective β read from the weights: weights_raw · gain."""
     weights_raw: float
+    """β_w, the slope of the product of layer 3's reads and layer 1's writes."""
     weights_r2: float
     gain: float
+    """The slope on Γ of what layers 1 and 2 average together; 1 in the construction."""
     gain_r2: float
     branch: str
+    """"direct", "mirrored" or "undecided", by the sign and the R² of the gain."""
     attention: float
+    """The slope of the last layer's log-attention on Γ, for the carrying head."""
     attention_stderr: float
     attention_r2: float
     output: float
+    """β of the one-step mirror descent nearest to the predictions."""
     output_stderr: float
     output_r2: float
     """Share of the predictions' squared distance from the uniform-weights prediction that one step
@@ -122,7 +133,7 @@ class BetaRecovery(Result):
     theory: float
     """m·N/(α·m+1), where one step agrees with the posterior mean to first order."""
     heads: tuple[Slope, ...]
-    """β by attention for every head of the last layer; `attention` is the carrying head's."""
+    """β by attention for every head of the last layer."""
     carrier: int
     """The head of the last layer whose attention follows Γ best, from 1."""
     two_step: TwoStepFit | None
@@ -157,15 +168,15 @@ class BetaRecovery(Result):
         ]
         return (
             f"β by attention in the last layer: {', '.join(found)}. Head {self.carrier} follows Γ "
-            "best; the attention level is that head's."
+            "best, so the attention level is read from that head."
         )
 
     def summary(self) -> str:
         lines = ["β = η·m·(T-m), by level:"]
         if math.isnan(self.weights):
             lines.append(
-                "  weights     does not apply: needs three layers of one head, with an averaged "
-                "lag block"
+                "  weights     does not apply: needs three layers with one head each, and an "
+                "averaged lag block"
             )
         else:
             lines.append(
@@ -188,7 +199,7 @@ class BetaRecovery(Result):
         lines += [f"  {text}" for text in (self.head_sentence(), self.unclear_sentence()) if text]
         if self.branch == "undecided":
             lines.append(
-                "  The branch is undecided, so the gain and with it the weights level mean nothing."
+                "  The branch is undecided, so the gain and the weights level are not meaningful."
             )
         if self.two_step is not None:
             lines.append(self.two_step.summary())
@@ -202,37 +213,37 @@ class BetaRecovery(Result):
 
     def _claim(self, level: str, value: float, stderr: float, r2: float) -> Claim:
         distance = abs(value - self.optimal)
+        reason = self._undecidable_reason(level, value)
         status = decide(distance <= NEAR_OPTIMUM * abs(self.optimal) and r2 >= CLEAR_R2)
-        measured = math.isfinite(value)
-        reason = ""
-        if self.two_step is not None:
-            reason = "the optimum is that of one step, and this model's depth allows two"
-        elif self.no_optimum:
-            reason = self.no_optimum
-        elif not measured:
-            reason = "this level does not apply to the task"
-        elif level == "output" and self.output_at_bound:
-            reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
-        away = ""
-        if stderr > 0 and math.isfinite(distance):
-            n_errors = distance / stderr
-            size = f"{n_errors:.1f}" if n_errors < 100 else "over 100"
-            away = f", {size} standard errors away"
+        number = "—"
+        if math.isfinite(value):
+            away = _standard_errors_away(distance, stderr)
+            number = f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})"
         return Claim(
             claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
             status=status,
-            evidence="Slope of the last layer's log-attention on Γ"
-            if level == "attention"
-            else "One-step mirror descent nearest to the predictions",
-            number=f"{value:.2f} ± {stderr:.2f} (R² {r2:.2f}{away})" if measured else "—",
+            evidence=LEVEL_EVIDENCE[level],
+            number=number,
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
             n_sequences=self.n_sequences,
             seed=self.seed,
             reason=reason,
         )
+
+    def _undecidable_reason(self, level: str, value: float) -> str:
+        """Why β at a level cannot be compared with the optimum; empty if it can."""
+        if self.two_step is not None:
+            return "the optimum is for one step, and this model is deep enough for two"
+        if self.no_optimum:
+            return self.no_optimum
+        if not math.isfinite(value):
+            return "this level does not apply to the task"
+        if level == "output" and self.output_at_bound:
+            return "the fit ended at the bound of its range, so the outputs do not determine β"
+        return ""
 
     def blocks(self) -> list[Block]:
         bound = ", at the bound" if self.output_at_bound else ""
@@ -268,14 +279,16 @@ class BetaRecovery(Result):
             rows.append((symbols[name], f"{value:.3g}{bound}", f"{fit.stderr[name]:.2g}"))
         header = ("constant of the two-step construction", "nearest to the predictions", "± s.e.")
         text = (
-            f"With them the construction explains {fit.explained:.1%} of what the predictions have "
-            f"beyond uniform weights; {fit.n_identified} of {len(fit.combinations)} combinations "
-            "of the constants are identified."
+            f"With these constants, the construction explains {fit.explained:.1%} of what the "
+            f"predictions have beyond uniform weights; {fit.n_identified} of "
+            f"{len(fit.combinations)} combinations of the constants are identified."
         )
         return [Table(header, tuple(rows)), Text((text,), "soft")]
 
 
-@register_probe("recover_beta", label="which learning rate it learned, at three levels", rank=20)
+@register_probe(
+    "recover_beta", label="which learning rate the model learned, at three levels", rank=20
+)
 def recover_beta(
     model: LensTransformer,
     task: Task,
@@ -334,6 +347,15 @@ def recover_beta(
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
+
+
+def _standard_errors_away(distance: float, stderr: float) -> str:
+    """A distance in standard errors, to follow a number; empty if it cannot be stated."""
+    if not (stderr > 0 and math.isfinite(distance)):
+        return ""
+    n_errors = distance / stderr
+    size = f"{n_errors:.1f}" if n_errors < 100 else "over 100"
+    return f", {size} standard errors away"
 
 
 def _attention_levels(

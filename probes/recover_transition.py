@@ -115,7 +115,7 @@ class TransitionRecovery(Result):
         )
 
     def recovered(self, name: str) -> bool:
-        """Whether an estimate is much nearer to π than the token marginal is."""
+        """Whether an estimate is much nearer to π than the token marginal."""
         return self.total_variation[name] < RECOVERED * self.control_variation
 
     @property
@@ -144,7 +144,7 @@ class TransitionRecovery(Result):
             return f"Use: {reading} ({numbers}); behaviour agrees with it."
         return (
             f"Use: {reading} ({numbers}). The tokens that the last layer attends to do not give "
-            "the same matrix, so the output is no linear map of them alone."
+            "the same matrix, so the output is not a linear map of them alone."
         )
 
     def head_sentence(self) -> str:
@@ -153,9 +153,9 @@ class TransitionRecovery(Result):
             return ""
         path = self.heads[self.carrier - 1].path
         return (
-            f"Head {path.first} of layer 1 carries most, averaged by head {path.second} of layer "
-            f"2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}); the readings of layer 1 are "
-            "that head's."
+            f"Head {path.first} of layer 1 carries most of the signal, averaged by head "
+            f"{path.second} of layer 2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}). Layer "
+            "1 is read from that head."
         )
 
     def summary(self) -> str:
@@ -278,7 +278,7 @@ class TransitionRecovery(Result):
 
 @register_probe(
     "recover_transition",
-    label="which transition matrix it learned, and where it can be seen",
+    label="which transition matrix the model learned, and where it is visible",
     rank=30,
 )
 def recover_transition(

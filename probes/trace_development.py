@@ -110,7 +110,7 @@ def _is_finite(value: Any) -> bool:
 
 @register_probe(
     "trace_development",
-    label="when it learned what, from its training history",
+    label="what the model learned when, from its training history",
     needs="checkpoint",
     rank=90,
 )
@@ -180,7 +180,9 @@ def _trace(
     entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: Sequence[str]
 ) -> Development:
     steps = tuple(int(entry["step"]) for entry in entries)
-    series = {name: tuple(entry.get(name) for entry in entries) for name in names}
+    series = {}
+    for name in names:
+        series[name] = tuple(entry.get(name) for entry in entries)
     branch = series["branch"][-1] or "undecided"
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     evidence = checkpoint.task.evidence(data.tokens)
@@ -195,8 +197,8 @@ def _trace(
     for name, held in conditions.items():
         recorded = any(value is not None for value in series[NEEDED[name]])
         if recorded:
-            # A later spike of the loss is no return to the plateau; everything else counts from
-            # where it stays.
+            # A later spike of the loss is not a return to the plateau. The other events count from
+            # the step after which they hold until the end.
             since = _first_pair if name == "left_plateau" else _since
             events[name] = since(steps, held)
     return Development(

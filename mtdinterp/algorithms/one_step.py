@@ -47,7 +47,7 @@ def one_step_weights(
 
 @register_algorithm
 class OneStep(Algorithm):
-    """softmax(β·Γ)."""
+    """One mirror-descent step from uniform weights: w = softmax(β·Γ)."""
 
     name, label = "one_step", "one step of mirror descent"
     constants = (replace(BETA, signed=True),)

@@ -94,14 +94,14 @@ ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
 
 RECIPES = """\
-  fast   Adam (0.9, 0.95) to the true next distribution, batch 64, warm-up, cosine decay,
-         tied start. 3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps,
-         rate 0.01, later rate 0.3 times that.
-  paper  Adam (0.9, 0.999) to one-hot targets, batch 128, 500000 steps at a constant 0.001,
+  fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
+         cosine decay, tied start. 3 layers: 8000 steps, rate 0.01 (standard: 0.005).
+         5 layers: 20000 steps, rate 0.01, later rate 0.3 times that.
+  paper  Adam (0.9, 0.999), one-hot targets, batch 128, 500000 steps at a constant 0.001,
          small normal start.
   Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry,
   mirrored breaks it the other way, default has uniform attention, small is N(0, 0.02)
-  everywhere, torch is as PyTorch's own layers."""
+  everywhere, torch is PyTorch's default."""
 """Written out because the recipes are expensive to import; a test compares the two."""
 ESTIMATOR_LABELS = {
     "uniform": "uniform weights",
@@ -244,7 +244,7 @@ def _check_directory(path: Path, resume: bool) -> None:
     """Refuse a directory that cannot be resumed, or cannot hold a new run."""
     if resume:
         if not path.is_dir():
-            zoo = "; the zoo's models hold no runs" if path.name in zoo_names() else ""
+            zoo = "; zoo models cannot be resumed" if path.name in zoo_names() else ""
             raise CheckpointError(f"{path}: no such directory to resume{zoo}")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(
@@ -259,7 +259,7 @@ def _check_directory(path: Path, resume: bool) -> None:
         parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise CheckpointError(
-                f"{path}: cannot be created, {parent} is not a directory that can be written to"
+                f"{path}: cannot be created because {parent} is not a writable directory"
             )
 
 
@@ -298,7 +298,7 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
     trainer = running.trainer
     if trainer.finished:
         running.save_evaluation()  # repairs these files from the state if they are damaged
-        print(f"mtdinterp train: {running.path} is finished already", file=sys.stderr)
+        print(f"mtdinterp train: {running.path} is already finished", file=sys.stderr)
         return None
     line = LiveLine(trainer.recipe.steps)
     stop: list[int] = []

@@ -164,7 +164,7 @@ class Estimator(ABC):
 def target_predictions(
     evidence: Evidence, truth: Float64[Tensor, "batch vocab"], target: str
 ) -> Float64[Tensor, "batch vocab"]:
-    """What a tuning target predicts.
+    """The predictions that constants are tuned to.
 
     Args:
         evidence: the evidence of the sequences.

@@ -144,7 +144,7 @@ class MirrorDescent(Estimator):
 
 
 def learning_rate_of(evidence: Evidence, constants: Constants) -> Constants:
-    """η that corresponds to β, to be shown next to it."""
+    """The learning rate η = β/(m·N) that corresponds to β, shown next to it in results."""
     rate = constants["beta"] / (evidence.n_components * evidence.n_steps)
     return {"learning_rate": rate}
 

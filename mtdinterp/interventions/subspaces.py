@@ -171,11 +171,11 @@ class SubspaceLearner:
 
 @contextmanager
 def _frozen(model: LensTransformer) -> Iterator[None]:
-    """Inside, the model's parameters get no gradients."""
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    """A context in which the model's parameters receive no gradients."""
+    required = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
         model.requires_grad_(False)
         yield
     finally:
-        for parameter, value in before.items():
-            parameter.requires_grad_(value)
+        for parameter, requires_grad in required.items():
+            parameter.requires_grad_(requires_grad)

@@ -23,9 +23,9 @@ from mtdinterp.results import Result
 
 KINDS = {
     "resid_pre": "the whole stream before a layer",
-    "attn_out": "what a layer writes",
+    "attn_out": "the output of a layer",
     "block": "one named block of the stream before a layer",
-    "head": "what one head writes",
+    "head": "the output of one head",
 }
 DIRECTIONS = {
     "denoise": "clean activations into the corrupted run",

@@ -61,11 +61,11 @@ class Transplant(Result):
     def summary(self) -> str:
         """Both KLs, and whether their difference is more than chance."""
         if not abs(self.difference) > 2 * self.difference_stderr:
-            verdict = "which is no more than chance"
+            verdict = "within chance"
         elif self.difference < 0:
-            verdict = "for the better"
+            verdict = "an improvement"
         else:
-            verdict = "for the worse"
+            verdict = "a deterioration"
         return (
             f"Layer {self.layer + 1} with {self.source} attention: KL to the truth "
             f"{self.kl_before:.5f} -> {self.kl_after:.5f} "
@@ -166,7 +166,7 @@ def transplant_attention(
             with that role.
     """
     tokens = probe_sequences(model, task, data.tokens, 0, 0, least=1)
-    target = counted("layer", layer, len(model.blocks), "expected a layer of")
+    target = counted("layer", layer, len(model.blocks), "expected a layer in")
     role = None
     if isinstance(source, LensTransformer):
         name = "another model's"
@@ -262,6 +262,6 @@ def _attention_of(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"], layer: int
 ) -> Float64[Tensor, "batch head query key"]:
     """A layer's attention on the sequences."""
-    known = counted("source_layer", layer, len(model.blocks), "expected a layer of")
+    known = counted("source_layer", layer, len(model.blocks), "expected a layer in")
     found = attention_of(model, tokens, patterns=[known], last_only=False)
     return found.patterns[known].double()

@@ -135,6 +135,19 @@ class _Loss(torch.autograd.Function):
         backward: bool,
         *parameters: Tensor | None,
     ) -> Tensor:
+        """Compute the loss, and its gradients if they will be needed.
+
+        Args:
+            ctx: autograd's context, which keeps the gradients for `backward`.
+            tokens: integer tokens, [batch, pos].
+            targets: target distributions, [batch, query, vocab].
+            loss: "mse" or "cross-entropy".
+            backward: whether to compute gradients.
+            *parameters: the unembedding and the tensors of every layer.
+
+        Returns:
+            The loss, a scalar.
+        """
         unembedding = parameters[0]
         assert unembedding is not None
         contiguous = _contiguous(parameters)
@@ -177,6 +190,16 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, parameter: Tensor) -> Tensor:
+        """Copy a gradient into a graph that depends on its parameter.
+
+        Args:
+            ctx: autograd's context; nothing is kept in it.
+            gradient: the gradient.
+            parameter: the parameter that it belongs to, so that autograd calls `backward`.
+
+        Returns:
+            The gradient's values.
+        """
         return gradient.clone()
 
     @staticmethod

@@ -125,7 +125,7 @@ def _opened(
         details = {"name": source.path.name, "path": source.path, "config": source.config}
         return source.model, source.task if task is None else task, details
     if task is None:
-        raise ValueError("task: expected the task that the model is for")
+        raise ValueError("task: expected the model's task")
     return source, task, {"name": source.config.architecture}
 
 

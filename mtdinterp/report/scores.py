@@ -66,7 +66,7 @@ class HeldOutScores(Result):
             Claim(
                 claim="The model predicts nearly as well as possible",
                 status=decide(share >= NEAR_BAYES) if has_gap else Status.UNDECIDABLE,
-                evidence=f"Share of the way from uniform weights to {label}, in KL to the truth",
+                evidence=f"Share of the KL gap between uniform weights and {label} that it closes",
                 number=f"{share:.1%}" if has_gap else "—",
                 threshold=f"≥ {NEAR_BAYES:.0%}",
                 control=f"uniform weights {uniform:.5f}, {label} {reference:.5f}",

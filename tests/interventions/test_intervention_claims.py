@@ -84,7 +84,7 @@ def test_claims_can_fail(explanation):
         MODEL, TASK, DATA, 2, "one_step", beta=-BETA, explanation=explanation
     )
     assert only_claim(wrong).status is Status.FAILS
-    assert "for the worse" in wrong.summary()
+    assert "a deterioration" in wrong.summary()
     assert only_claim(dose_response(untrained(), TASK, BASE, VERTEX)).status is Status.FAILS
 
 
@@ -188,7 +188,7 @@ def test_the_circuit_is_compared_with_the_algorithm():
     assert found.comparison() in found.blocks()[1].lines
     claim = only_claim(found)
     assert f"KL {found.kl:.1e}" in claim.number
-    assert "one step of mirror descent leaves" in claim.control
+    assert "one step of mirror descent: KL" in claim.control
 
 
 def test_a_model_that_ignores_its_input_needs_no_circuit():

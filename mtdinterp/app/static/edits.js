@@ -25,7 +25,7 @@ function parseFrom(text, layers, length) {
   const within = (value, least, most) =>
     value === undefined || (Number.isInteger(value) && value >= least && value <= most);
   if (words.length > 2 || !within(layer, 1, layers) || !within(at, 0, length - 1))
-    throw new Error(`expected a layer of 1 to ${layers} and a position of 0 to ${length - 1}; got “${text.trim()}”.`);
+    throw new Error(`expected a layer from 1 to ${layers} and a position from 0 to ${length - 1}; got “${text.trim()}”.`);
   return { ...(words.length > 0 && { layer: layer - 1 }), ...(words.length > 1 && { position: at }) };
 }
 
@@ -139,7 +139,7 @@ export class EditsPanel {
     if (!this.model) return;
     const hook = byId("edit-hook").value,
       kind = byId("edit-source").value;
-    // Keys and blocks exclude each other and share a cell, which stays where neither applies: nothing jumps.
+    // Keys and blocks cannot be combined, so they share a cell; it stays when neither applies, so that nothing jumps.
     const hasBlocks = this.about.with_blocks.includes(hook) && this.model.named_stream;
     byId("key-field").hidden = hasBlocks;
     byId("key-field").style.visibility = this.about.with_keys.includes(hook) ? "" : "hidden";
