@@ -89,7 +89,7 @@ def zoo_names() -> list[str]:
 
 
 def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
-    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L{layers}][-s{seed}].
+    """A model's name in the zoo: {architecture}-m{m}-T{T}[-L{layers}][-s{seed}].
 
     Args:
         architecture: the architecture's name.

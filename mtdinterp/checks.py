@@ -23,7 +23,7 @@ def as_float(name: str, value: ArrayLike | float) -> Tensor:
     if given.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
         raise ValueError(f"{name}: expected real numbers, got {given.dtype}")
     try:
-        # A copy in native order, because torch accepts no reversed or big-endian arrays.
+        # A copy in native order, because torch does not accept reversed or big-endian arrays.
         tensor = (
             given.detach().double()
             if isinstance(given, Tensor)

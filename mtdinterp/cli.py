@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has seen enough (`| head`). Python flushes again at exit, which must not fail.
+        # The reader closed the pipe (`| head`). Python flushes again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE, as a shell reports it
     except (ValueError, OSError) as error:

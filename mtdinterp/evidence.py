@@ -127,7 +127,7 @@ def mean_over_steps(
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What sequences tell about their mixture weights; see the module's docstring."""
+    """The evidence of sequences about their mixture weights; see the module's docstring."""
 
     likelihoods: Float64[Tensor, "batch step component"]
     """c[t, g]."""
@@ -160,7 +160,7 @@ class Evidence:
 
     @property
     def weights_matter(self) -> bool:
-        """Whether some prediction depends on the weights: not if all components predict alike."""
+        """Whether predictions depend on the weights; they do not if all components agree."""
         spread = self.rows - self.rows[:, :1]
         return bool((spread.abs() > ROUNDING).any())
 

@@ -26,7 +26,7 @@ from mtdinterp.registry import ALGORITHMS
 from mtdinterp.tasks.base import Task
 
 EXPLAINING_SEED = 31
-"""First word of the seed of the sequences, which keeps them apart from those of the probes."""
+"""First part of the sequences' seed, so that they differ from those of the probes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Explanation:
 
     algorithm: Algorithm
     constants: Constants
-    """Those nearest to the model's predictions, unless `source` says otherwise."""
+    """The constants nearest to the model's predictions, unless `source` says otherwise."""
     source: str
     """Where the constants come from, in a few words."""
     implementation: Implementation | None
@@ -48,11 +48,11 @@ class Explanation:
     length: int
     n_sequences: int
     seed: int | None
-    """Of the sequences; None if they were given."""
+    """The seed of the sequences; None if they were given."""
     tokens: Int[Tensor, "batch pos"] = field(repr=False)
     """The sequences that the constants were fitted on."""
     predictions: Float64[Tensor, "batch vocab"] = field(repr=False)
-    """What the model predicts after them."""
+    """The model's predictions after the sequences."""
     nearest: Fit
     """The constants nearest to the predictions, even if they explain too little to be used."""
     stderrs: Constants

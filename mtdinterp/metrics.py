@@ -13,7 +13,7 @@ from torch import Tensor
 
 CLIP = 1e-6
 NO_LEVEL = 1e-9
-"""A mean KL below this is rounding, and nothing to divide by."""
+"""A mean KL below this is rounding error; ratios to it are not computed."""
 ROW_CLIP = 1e-9
 """For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide
 by."""

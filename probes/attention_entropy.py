@@ -1,4 +1,4 @@
-"""How widely does each head look? The entropy of its attention at the last position.
+"""How widely is each head's attention spread? Its entropy at the last position.
 
 An averaging head has the entropy of uniform attention over all positions, log T; a head that reads
 the m lags of the next token has at most log m.

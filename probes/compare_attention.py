@@ -1,8 +1,8 @@
-"""Does each head attend as the reference construction does, on the same sequences?
+"""Does each head attend like the reference construction on the same sequences?
 
 The reference construction has the constants of the model's explanation. Distances are total
 variation: 0 for the same attention, 1 for disjoint ones. The construction is exact at the last
-position only, so later layers are judged there; layer 1 at every position that has all its lags.
+position only, so later layers are compared there; layer 1 is compared wherever all lags exist.
 A model without a reference construction gets the same table without distances.
 """
 
@@ -43,7 +43,7 @@ class HeadComparison:
     head: int
     """From 1."""
     n_heads: int
-    """Of the layer."""
+    """The number of heads in the layer."""
     role: LayerRole | None
     """What the layer does in the reference construction, if there is one."""
     total_variation: Float64[Tensor, " query"]
@@ -58,7 +58,7 @@ class HeadComparison:
     responsibility_correlation: float
     """Layer 1: correlation of its attention over the lags, normalised, with γ; NaN elsewhere."""
     distance_from_uniform: float
-    """Of the last query from uniform attention over positions with evidence: 0 if it averages."""
+    """Distance of the last query from uniform attention over positions with evidence."""
     falls_with: Slope | None
     """A re-weighting layer: slope of its last query's log-attention on w¹·γ_i over positions,
     which is -a in the construction."""

@@ -63,7 +63,7 @@ class LatentDecoding(Result):
     widths: dict[str, int]
     """Features of every place."""
     beta: float
-    """Of the one-step weights: the first constant of the model's explanation."""
+    """β of the one-step weights: the first constant of the model's explanation."""
     ceiling: float
     """R² of the exact posterior mean as a prediction of λ: no reading of the sequence does
     better."""
@@ -242,7 +242,7 @@ def _features_of_part(
 
 
 def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
-    """What is worth probing, by name: a block that a layer leaves as it was is listed once.
+    """Features worth probing, by name; a block that a layer does not change is listed once.
 
     If several layers write to a block, as in an additive stream, its name says after which:
     `residual@L0` is the embedding, `residual@L1` what it is after layer 1.

@@ -1,10 +1,10 @@
 """Which estimator explains the model's predictions best?
 
 Every registered estimator's constants are fitted to the model on half of the sequences,
-KL(model ‖ estimator) is measured on the other half, and constants have a price. Estimators that
-agree on the prior are told apart on sequences unlike the prior's: weights at the corners, weights
-near uniform, tokens with other statistics. Of estimators that cannot be told apart, the one with
-the fewest constants is named.
+KL(model ‖ estimator) is measured on the other half, and every further constant is penalised.
+Estimators that agree on typical sequences are compared on sequences that are atypical of the prior:
+weights at the corners, weights near uniform, tokens with other statistics. Among estimators that
+still cannot be distinguished, the one with the fewest constants is named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -415,7 +415,7 @@ def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
 def _simplest(
     ties: list[str], n_constants: dict[str, int], shifted: Iterable[Divergences] = ()
 ) -> str:
-    """Of tied estimators the simplest, without those that shifted sequences tell apart.
+    """The simplest of the tied estimators, after shifted sequences have ruled some out.
 
     Estimators come in order of simplicity: of mirror descents with one constant each, the one with
     fewer steps first.

@@ -1,10 +1,13 @@
 """Which learning rate did the model learn? β = η·m·(T-m), read at three independent levels.
 
-Weights: what the last layer reads times what layer 1 writes is a multiple β_w of the identity in
-the construction; layer 1 need not attend to the lags alone, so its gain turns β_w into an effective
-β. Attention: how fast the last layer's log-attention grows with the mean responsibilities Γ.
-Outputs: the one-step mirror descent nearest to the predictions. A model whose depth allows two
-steps has four constants instead, of which its predictions determine only some combinations.
+- Weights: the last layer's reads times layer 1's writes are a multiple β_w of the identity in the
+  construction. A trained layer 1 may also attend to positions other than the lags, so β_w times its
+  gain is the effective β.
+- Attention: the slope of the last layer's log-attention on the mean responsibilities Γ.
+- Output: β of the one-step mirror descent nearest to the predictions.
+
+A model that is deep enough for two steps has four constants instead. Its predictions determine only
+some combinations of them.
 """
 
 import math
@@ -150,7 +153,7 @@ class BetaRecovery(Result):
         return [name for name, r2 in levels.items() if r2 < CLEAR_R2]
 
     def unclear_sentence(self) -> str:
-        """What low R²s mean; empty if there are none."""
+        """A warning about levels with a low R²; empty if there are none."""
         if not self.unclear:
             return ""
         return (
@@ -406,7 +409,7 @@ def _theory(evidence: Evidence) -> float:
 def _share_of_movement(
     evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], beta: float
 ) -> float:
-    """Of the squared distance from the uniform-weights prediction, the share that β removes."""
+    """The share of the squared distance from the uniform-weights prediction that β removes."""
     given = to_distribution(predictions)
     fitted = ESTIMATORS["one_step"].predict(evidence, beta=beta)
     total = (given - evidence.predict(evidence.uniform)).square().sum(-1).mean().item()

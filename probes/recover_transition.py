@@ -56,7 +56,7 @@ FLOOR, COARSE_FLOOR = ROW_KL_FLOORS
 
 @dataclass(frozen=True, eq=False)
 class HeadTransition:
-    """What one head of layer 1 shows of π, with the layer-2 head that carries it best."""
+    """π as read from one head of layer 1, with the layer-2 head that carries it best."""
 
     path: HeadPath
     estimate: Float64[Tensor, "vocab vocab"]
@@ -444,7 +444,7 @@ def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tens
 def behaviour(
     model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """What the model predicts after m equal tokens, which is a row of π for any weights.
+    """The model's predictions after m equal tokens, which are rows of π for any weights.
 
     Args:
         model: any hooked model.

@@ -1,7 +1,7 @@
-"""When did it learn what? Readings along a training history or a series of checkpoints.
+"""What did the model learn when? Readings along a training history or a series of checkpoints.
 
-A history holds what training read at every evaluation; a series of checkpoints can be probed for
-anything.
+A history holds the readings of every evaluation; a series of checkpoints can be given to any
+probe.
 """
 
 import math
@@ -158,7 +158,7 @@ def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
 
 
 def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
-    """What training would have written into its history, and the probes in addition."""
+    """The entry that training would have written into its history, with the probes added."""
     tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
     reading = read(checkpoint.model, checkpoint.task, readable_sequences(tokens))
     last = checkpoint.history[-1] if checkpoint.history else {"step": 0}

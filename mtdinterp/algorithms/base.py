@@ -1,7 +1,7 @@
-"""What an algorithm is: an estimator whose intermediate variables are laid open.
+"""What an algorithm is: an estimator with explicit intermediate variables.
 
 Each variable is a formula of the evidence and of the variables before it. An interchange replaces
-one of them by its value on another sequence; everything after it follows.
+one of them with its value on another sequence and recomputes all later ones.
 """
 
 from abc import abstractmethod

@@ -30,7 +30,7 @@ def _mean(
 ) -> Float64[Tensor, "batch component"]:
     gamma = values["responsibilities"]
     if gamma is evidence.responsibilities():
-        # Not replaced by an interchange, so that the mean is known already; fits ask often.
+        # Not replaced by an interchange, so the cached mean can be used; fits need it often.
         return evidence.mean_responsibilities
     return mean_over_steps(gamma)
 

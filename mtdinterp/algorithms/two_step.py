@@ -1,8 +1,8 @@
 """The two-step construction: a second mirror-descent step by re-weighted averaging.
 
 The second gradient is Σ_t γ_t / (w¹·γ_t), with w¹ the one-step estimate: the responsibilities
-again, each divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) stands for
-1/x up to scale:
+again, each divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) approximates
+1/x up to a factor:
 
     γ -> Γ -> w¹ = softmax(β₁·Γ) -> Γ² = Σ_t softmax_t(-a·w¹·γ_t)·γ_t -> w = softmax(c₁·Γ + c₂·Γ²)
 """
@@ -105,7 +105,7 @@ class TwoStep(Algorithm):
     def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
         """The nearest constants, on the scale of two-step mirror descent fitted to the same."""
         fitted = ESTIMATORS["mirror_descent_2"].fit(evidence, predictions)
-        # Predictions far from mirror descent may have next to no β: no scale to search on.
+        # Predictions far from mirror descent may have a β near 0: there is no scale to search on.
         scale = max(fitted.constants["beta"], 0.05 * (evidence.n_steps + evidence.n_components))
         return fit_two_step(evidence, predictions, scale)
 
@@ -226,7 +226,7 @@ def tune_two_step(
     check_option("target", target, TWO_STEP_TARGETS)
     data = task.sample(check_count("n_sequences", n_sequences), length, seed)
     evidence = task.evidence(data.tokens)
-    # The rate that anyone gets who tunes two-step mirror descent for this task and seed.
+    # The same rate that tuning two-step mirror descent gives for this task and seed.
     tuned = tune_learning_rate(task, length, steps=2, seed=seed)
     wanted = data.next_probs
     if target == "two_step":

@@ -44,7 +44,7 @@ class LayerCone:
 
 @dataclass(frozen=True, eq=False)
 class Cone:
-    """What an edit does alone."""
+    """The effect of one edit alone."""
 
     layers: tuple[LayerCone, ...]
     change: float

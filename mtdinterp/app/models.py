@@ -1,4 +1,4 @@
-"""What may be opened: the zoo, the given directories, and the reference constructions.
+"""Models that the workbench can open: the zoo, the given directories, and the constructions.
 
 Nothing else is reachable from a request: a name is looked up in this registry and never becomes a
 path.
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the page reads from a model once per length."""
+    """Quantities that the page computes once per model and length."""
 
     explanation: Explanation
     constants: dict[str, Constants]
@@ -170,7 +170,7 @@ class Registry:
 
 
 def _entry(name: str, path: Path) -> Entry:
-    """What the list shows of a checkpoint; its weights are not read."""
+    """A checkpoint's entry in the list of models; its weights are not read."""
     config = read_config(path)
     model = config.get("model")
     if not isinstance(model, dict) or not {"architecture", "n_layers", "length"} <= set(model):

@@ -65,7 +65,7 @@ class Scene:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What the sequence tells about its weights."""
+        """The evidence of the sequence about its weights."""
         return self.task.evidence(self.tokens)
 
     @cached_property

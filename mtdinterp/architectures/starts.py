@@ -40,7 +40,7 @@ def small(model: LensTransformer) -> None:
 
 
 def torch_default(model: LensTransformer) -> None:
-    """As in PyTorch's layers: tables N(0, 1) like Embedding, matrices uniform like Linear."""
+    """Like PyTorch's layers: tables N(0, 1) like Embedding, matrices uniform like Linear."""
     for name, parameter in model.named_parameters():
         is_table = name.rsplit(".")[-1].startswith("R_") or name.endswith("W_E")
         if is_table:

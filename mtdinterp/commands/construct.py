@@ -272,7 +272,7 @@ def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
 
 
 def _result(options: argparse.Namespace, constants: "Constants") -> dict[str, Any]:
-    """What was constructed and on what it is compared."""
+    """The construction's settings and the task that it is compared on."""
     return {
         "construction": {
             "architecture": options.architecture,

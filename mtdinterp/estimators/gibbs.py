@@ -122,7 +122,7 @@ def run_chain(
             counts[:, g] = reached[g] - reached[g - 1]
         posterior = alpha + counts
         gamma = rng.standard_gamma(posterior)
-        # A count of zero with a tiny α can draw an exact zero, which would never be left again.
+        # A count of zero with a tiny α can draw an exact zero, which the chain could never leave.
         weights = np.maximum(gamma / gamma.sum(1, keepdims=True), 1e-300)
         if iteration >= burn_in:
             kept = posterior / (alpha.sum() + steps) if rao_blackwell else weights

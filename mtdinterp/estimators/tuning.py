@@ -15,7 +15,7 @@ from mtdinterp.errors import NothingToTune, OptimumAtEdge
 
 
 class AtEdge(Enum):
-    """What an optimum on the edge of the grid means."""
+    """What to do if the optimum lies on the edge of the grid."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"

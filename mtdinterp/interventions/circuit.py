@@ -33,7 +33,7 @@ class Circuit(Result):
 
     edges: tuple[Edge, ...]
     constant: tuple[Edge, ...]
-    """Edges that carry the same for every sequence; cutting them changes nothing."""
+    """Edges that carry the same values for every sequence."""
     n_edges: int
     """The number of all edges of the model."""
     faithfulness: float
@@ -114,7 +114,7 @@ class Circuit(Result):
         if self.algorithm is None or not math.isfinite(self.algorithm_kl):
             return f"{left}."
         compared = f"{left}; {self.algorithm} has {self.algorithm_kl:.1e}"
-        # An exact algorithm leaves rounding, and a ratio to rounding says nothing.
+        # An exact algorithm has a KL of rounding error, to which a ratio is meaningless.
         if self.algorithm_kl < NO_GAP:
             return f"{compared}."
         return f"{compared}, so the circuit is {self.kl / self.algorithm_kl:.2g} times as far away."

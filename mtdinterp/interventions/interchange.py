@@ -69,7 +69,7 @@ class Interchange(Result):
     n_choosing: int
     """How many other pairs chose the site."""
     control_seed: int
-    """Of the swapped positions, the random sites and the learned subspace."""
+    """The seed of the swapped positions, random sites and learned subspace."""
     explanation: Explanation = field(repr=False)
     """The algorithm and its constants."""
     learned: Learned | None = None

@@ -43,11 +43,11 @@ class Transplant(Result):
     layer: int
     """The layer that gets the attention, from 0."""
     source: str
-    """What the attention is, in a word or two."""
+    """A short name for the attention's origin."""
     kl_before: float
     kl_after: float
     difference_stderr: float
-    """Of the mean difference over the same sequences."""
+    """Standard error of the mean difference over the same sequences."""
     role: LayerRole | None = None
     """What the attention does in the reference construction; None if it is another model's."""
     explanation: Explanation | None = field(default=None, repr=False)

@@ -210,7 +210,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Problem(NamedTuple):
-    """What one call of the kernel is given: contiguous tensors, the unembedding first."""
+    """The arguments of one kernel call: contiguous tensors, the unembedding first."""
 
     tokens: Tensor
     n_queries: int

@@ -41,7 +41,7 @@ class HeadPath:
 
 @dataclass(frozen=True)
 class Reading:
-    """What training shows while it runs; with several heads, of those that carry most."""
+    """Readings shown during training; with several heads, those of the carrying heads."""
 
     beta: Slope
     """Slope of the last layer's log-attention over the lags on Γ."""

@@ -164,7 +164,7 @@ def run_probes(
 
 
 def has_history(source: Checkpoint | LensTransformer) -> bool:
-    """Whether there is a training history to look at."""
+    """Whether there is a training history."""
     return isinstance(source, Checkpoint) and bool(source.history)
 
 

@@ -230,7 +230,7 @@ def _is_exact(beta: Any) -> bool:
 
 
 def _branch_sentences(findings: Findings) -> list[str]:
-    """What layer 1 does, and where π is seen."""
+    """Sentences about what layer 1 does and where π is visible."""
     transition = findings.probes.get("recover_transition")
     beta = findings.probes.get("recover_beta")
     if transition is None or beta is None:

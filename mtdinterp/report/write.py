@@ -1,4 +1,4 @@
-"""A report on disk: the page or the Markdown, and every number of it as JSON next to it."""
+"""A report on disk: the page or the Markdown, and all its numbers as JSON next to it."""
 
 import json
 from collections.abc import Sequence

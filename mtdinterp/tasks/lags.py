@@ -1,4 +1,4 @@
-"""What tasks share whose components are lags: sampling, evidence and the true distributions."""
+"""Shared by tasks whose components are lags: sampling, evidence and the true distributions."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class LagTask(Task):
 
     @property
     def vocab_size(self) -> int:  # type: ignore[override]
-        """How many tokens there are."""
+        """Number of distinct tokens."""
         return self.matrices.shape[-1]
 
     @property
@@ -88,7 +88,7 @@ class LagTask(Task):
         )
 
     def evidence(self, tokens: ArrayLike) -> Evidence:
-        """What sequences [batch, pos] of more than `order` tokens tell about their weights."""
+        """The evidence of sequences [batch, pos], longer than `order`, about their weights."""
         sequence = as_tokens(tokens, self.vocab_size)
         check_order(self.order, sequence.shape[1])
         return lag_evidence(self.matrices, sequence, self.concentration)

@@ -35,7 +35,7 @@ def alias_tables(
             other[small, source] = large
             mass[large] -= 1 - mass[small]
             (under if mass[large] < 1 else over).append(large)
-        # Columns still in a list are full up to rounding, and keep themselves.
+        # The remaining columns are full up to rounding, and are always kept.
     return keep, other
 
 
@@ -66,7 +66,7 @@ def draw_sequences(
     tables = [alias_tables(matrix) for matrix in matrices]
     keep = np.concatenate([table.ravel() for table, _ in tables])
     other = np.concatenate([table.ravel() for _, table in tables])
-    # The kernel knows one matrix only.
+    # The kernel supports only one matrix.
     compiled = len(matrices) == 1 and use_kernels()
     draw = kernels.draw_tokens if compiled else draw_tokens
     for start in range(0, batch_size, CHUNK):

@@ -17,7 +17,7 @@ from mtdinterp.tasks import Sample, Task
 from mtdinterp.training.recipes import Recipe
 
 CHUNK_TOKENS = 2**20
-"""Tokens per chunk: enough to make the cost of drawing one by one disappear."""
+"""Tokens per chunk: enough to make the overhead of a draw negligible."""
 TRAINING_SEED = 1
 """Second word of the seed of training data, which separates it from evaluation and probe data."""
 
@@ -71,7 +71,7 @@ def batches(
 
 
 def targets_of(task: Task, data: Sample, recipe: Recipe) -> Float[Tensor, "batch *pos vocab"]:
-    """What the recipe asks the model to predict.
+    """The targets that the recipe trains the model on.
 
     Args:
         task: the task that the sequences come from.

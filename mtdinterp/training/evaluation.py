@@ -21,7 +21,7 @@ HELD_OUT_SEED = (20_231, 2)
 """Every model of a task and length is scored on the same sequences."""
 N_SEQUENCES = 4096
 LEAST_SEQUENCES = 256
-"""How many sequences there are at least, however long they are."""
+"""The smallest number of held-out sequences, however long they are."""
 CELLS = 2**28
 """Long sequences are fewer, so that attention has at most this many entries per head in total."""
 N_BAYES = 1024

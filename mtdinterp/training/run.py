@@ -103,7 +103,9 @@ def new_run(
             staging.rename(target)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise CheckpointError(f"{target}: another run started there first") from error
+                raise CheckpointError(
+                    f"{target}: another run has started in this directory"
+                ) from error
             raise
         run.path = target
         yield run
