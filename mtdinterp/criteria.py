@@ -67,7 +67,7 @@ from their mean. They explain most of how any mixture of rows differs from it.""
 EXACT_BETA = 2e-3
 """β is called exact within this share of the optimum, at every level."""
 NEAR_OPTIMUM = 0.1
-"""β counts as the optimum within this share of it, or within two standard errors."""
+"""β counts as the optimum if it differs from it by at most this share."""
 NOTHING_MOVES = 1e-8
 """Mean squared distance from the uniform-weights prediction below which β explains nothing."""
 
@@ -89,13 +89,13 @@ DECODED = 0.9
 # Prediction and development -----------------------------------------------------------------------
 
 NEAR_BAYES = 0.8
-"""Share of the way from uniform weights to the Bayes optimum, in KL to the truth, that a model that
-predicts nearly as well as possible has gone."""
+"""A model predicts nearly as well as possible if it closes this share of the gap between uniform
+weights and the Bayes optimum, in KL to the truth."""
 NO_GAP = 1e-6
 """A KL gap below this counts as no gap."""
 LEFT_PLATEAU = 0.5
-"""The plateau is left when this share of the way from uniform weights to one-step mirror descent is
-done, in KL."""
+"""Training has left the plateau when the model closes this share of the KL gap between uniform
+weights and one-step mirror descent."""
 
 # Interventions ------------------------------------------------------------------------------------
 

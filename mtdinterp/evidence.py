@@ -10,7 +10,7 @@ component g predicts for the next token. Everything else is a function of those 
     Γ_g       = mean over t of γ_t(g) at uniform weights   mean responsibilities
     p(next)   = Σ_g w_g·rows[g]                            prediction
 
-Each formula has its only home here, as a pure function of tensors; `Evidence` bundles them.
+Each formula is defined only here, as a pure function of tensors; `Evidence` bundles them.
 """
 
 from dataclasses import dataclass

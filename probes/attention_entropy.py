@@ -26,9 +26,9 @@ class HeadEntropy:
     """The entropy of one head's attention at the last position, in nats."""
 
     layer: int
-    """From 1."""
+    """The number of the layer, from 1."""
     head: int
-    """From 1."""
+    """The number of the head, from 1."""
     entropy: float
     """Mean over sequences."""
     stderr: float

@@ -39,24 +39,24 @@ class HeadComparison:
     """One head's attention next to the reference construction's; means over sequences."""
 
     layer: int
-    """From 1."""
+    """The number of the layer, from 1."""
     head: int
-    """From 1."""
+    """The number of the head, from 1."""
     n_heads: int
     """The number of heads in the layer."""
     role: LayerRole | None
     """What the layer does in the reference construction, if there is one."""
     total_variation: Float64[Tensor, " query"]
-    """From the reference construction, by query position; NaN without one."""
+    """Total variation from the reference construction, by query position; NaN without one."""
     distance: float
-    """The same at the positions that count: all that have their lags in layer 1, the last one in
+    """Its mean over the positions that matter: those with all lags in layer 1, the last one in
     later layers."""
     uniform_distance: float
-    """The same for uniform attention over all visible positions in the model's place: a control."""
+    """The control: the same distance for uniform attention over all visible positions."""
     mass_on_lags: float
-    """Attention on the lags there: those of each token in layer 1, of the next one later."""
+    """Attention on the lags: those of each token in layer 1, those of the next token later."""
     responsibility_correlation: float
-    """Layer 1: correlation of its attention over the lags, normalised, with γ; NaN elsewhere."""
+    """In layer 1, the correlation of its normalised attention over the lags with γ; else NaN."""
     distance_from_uniform: float
     """Distance of the last query from uniform attention over positions with evidence."""
     falls_with: Slope | None
@@ -96,7 +96,7 @@ class AttentionComparison(Result):
     """Why there is no reference construction, in one sentence; empty if there is one."""
     constants: dict[str, float]
     fitted: bool
-    """Whether the constants are the model's own."""
+    """Whether the constants were fitted to the model."""
     constants_text: str
     """The constants in words, with where they come from."""
     at_bound: tuple[str, ...]

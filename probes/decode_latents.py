@@ -42,7 +42,7 @@ sequences."""
 
 @dataclass(frozen=True)
 class Decoding:
-    """How well one quantity is read from one place."""
+    """How well one quantity can be decoded from one place."""
 
     r2: float
     shuffled_r2: float
@@ -71,7 +71,7 @@ class LatentDecoding(Result):
     """Quantities that could not be computed, and why."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
-        """Where a quantity is decoded best; of equals, the narrowest place."""
+        """The place from which a quantity is decoded best; among equals, the narrowest."""
         places = self.table[quantity]
         top = max(places, key=lambda place: (round(places[place].r2, 3), -self.widths[place]))
         return top, places[top]
@@ -285,7 +285,7 @@ def _labels(
 
 
 def _untrained(model: LensTransformer, seed: int) -> LensTransformer:
-    """The same architecture with fresh weights."""
+    """The same architecture with newly initialised weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = copy.deepcopy(model)

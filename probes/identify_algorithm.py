@@ -50,14 +50,14 @@ class AlgorithmIdentification(Result):
     intervals: dict[str, tuple[float, float]]
     """95 % bootstrap intervals of the same."""
     parameters: dict[str, Constants]
-    """Constants fitted to the model on the other half, and what they stand for."""
+    """Constants fitted to the model on the other half, and numbers derived from them."""
     at_bound: dict[str, tuple[str, ...]]
     """Constants that ended on a bound of their range: the predictions do not determine them."""
     shifted: dict[str, dict[str, float]]
     """The same divergences on shifted sequences, by condition, with the same constants."""
     best_shifted: dict[str, str]
     tied: tuple[str, ...]
-    """Estimators that the sequences cannot tell from the best."""
+    """Estimators that the sequences cannot distinguish from the best."""
     explained: float
     """1 - KL(model ‖ best) / KL(model ‖ the model's mean prediction)."""
     beyond_uniform: float
@@ -373,7 +373,7 @@ def _shifted_scores(
     n_sequences: int,
     seed: int,
 ) -> dict[str, Divergences]:
-    """Divergences on sequences unlike the prior's, by condition."""
+    """Divergences on sequences that are atypical of the prior, by condition."""
     found = {}
     for number, variant in enumerate(task.shifted(), start=1):
         tokens = variant.sample(n_sequences, length, [seed, number])
@@ -396,7 +396,7 @@ def _scores(
 
 
 def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
-    """The nearest estimator once constants are paid for, and those not clearly farther away."""
+    """The nearest estimator after penalising constants, and those not clearly farther away."""
     paid = {}
     for name, values in scores.items():
         price = PRICE ** max(0, n_constants[name] - 1)

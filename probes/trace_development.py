@@ -42,14 +42,15 @@ Probe = Callable[[Checkpoint], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Development(Result):
-    """Readings by step, and the steps at which things appeared; None for what never did."""
+    """Readings by step, and the step of each event; None if it never happened."""
 
     steps: tuple[int, ...]
     series: dict[str, tuple[Any, ...]]
-    """By reading; None if a step has no such reading."""
+    """Values at every step, by reading; None if a step has no such reading."""
     events: dict[str, int | None]
-    """left_plateau: first there and at the next evaluation; beta, transition, branch: from that
-    step on to the end. What was never recorded is not listed."""
+    """The step of each event. left_plateau: the first step at which it holds, also at the next
+    evaluation. beta, transition, branch: the step from which it holds until the end. Events without
+    recorded readings are not listed."""
     final_branch: str
     levels: dict[str, float]
     """KL to the truth of uniform weights and of tuned one-step mirror descent, if it is known."""

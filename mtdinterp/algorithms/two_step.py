@@ -35,7 +35,7 @@ from mtdinterp.tasks.base import Task
 TWO_STEP_TARGETS = ("truth", "two_step")
 """What the four constants can be tuned to: the truth, or two-step mirror descent itself."""
 FIRST_SEQUENCES = 500
-"""How many sequences the several starts of a fit look at; the best of them then sees all."""
+"""Number of sequences used from each start of a fit; the best start is then fitted on all."""
 STARTS = ((1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 0.5, 1.5), (1.5, 1.0, 0.3, 2.0), (0.7, 3.0, 0.2, 2.5))
 """Where fits start, in units of each constant's natural size."""
 BOUNDS = ((1e-3, 20.0), (0.0, 50.0), (-20.0, 50.0), (-20.0, 50.0))

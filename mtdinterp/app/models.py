@@ -24,7 +24,7 @@ EXPLAINED_ON = 256
 BARS = ("exact_bayes", "one_step")
 """Estimators that the charts show as bars; the table of estimators has every registered one."""
 FIRST = "disentangled-m4-T64"
-"""What a first-time visitor sees."""
+"""The model that a first-time visitor sees."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Entry:
     architecture: str
     layers: int
     order: int
-    """m: how many components explain a token."""
+    """m: the number of components that can explain a token."""
     vocab_size: int
     length: int
 

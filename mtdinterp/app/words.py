@@ -34,7 +34,7 @@ MOST_NUMBERS = 6
 
 
 def reference_name(scene: Scene) -> str:
-    """What the reference model of a scene is: its construction or its checkpoint."""
+    """The kind of reference model in a scene: construction or checkpoint."""
     return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
 
 

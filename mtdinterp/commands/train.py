@@ -109,9 +109,9 @@ ESTIMATOR_LABELS = {
     "two_step": "two-step MD (tuned)",
     "exact_bayes": "exact posterior mean",
 }
-"""How the table of results calls the estimators of the held-out set."""
+"""Labels of the held-out estimators in the table of results."""
 READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
-"""What the summary repeats from the last evaluation."""
+"""Entries of the last evaluation that the summary repeats."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

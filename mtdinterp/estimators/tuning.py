@@ -1,8 +1,8 @@
 """Minimise a function of one positive number: a wide grid, then golden section.
 
-An optimum on the edge of the grid says that the grid was too narrow or that the data do not
-determine the number. Whoever searches for an answer gets an error then; whoever fits a model that
-may be far from everything takes the edge and marks it.
+An optimum on the edge of the grid means that the grid was too narrow or that the data do not
+determine the number. Tuning then raises an error (`AtEdge.REFUSE`). Fits to a model, which may be
+far from every estimator, accept the edge and mark it (`AtEdge.ACCEPT`).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Minimal circuits: the edges that the output needs, with all others replaced by their means.
 
-`edges` defines what an edge is. An edge that is cut carries its mean over sequences instead (at
-every position, or pair of positions), or in path patching what it carries on other sequences. The
-mean of an edge that carries the same for every sequence is what it carries anyway, so cutting it
-has no effect: such edges are listed separately, as constant.
+`edges` defines what an edge is. Cutting an edge replaces its values with their mean over sequences
+(at every position, or pair of positions), or, in path patching, with its values on other sequences.
+Cutting an edge that has the same values for every sequence has no effect; such edges are listed
+separately, as constant.
 """
 
 import math

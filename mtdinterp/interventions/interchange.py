@@ -40,7 +40,7 @@ from mtdinterp.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interchange(Result):
-    """How well the best site of a model stands for a variable.
+    """How well the best site of a model represents a variable.
 
     `n_sequences` counts the pairs that the numbers come from, none of which chose the site. `seed`
     is None because the sequences are given.

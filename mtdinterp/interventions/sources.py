@@ -172,8 +172,10 @@ def _check_numbers(source: Tensor | np.ndarray | np.number | float) -> None:
         raise ValueError("source: expected numbers, got nan")
 
 
-def fitted(edit: Edit, current: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:
-    """The edit's value in the shape and type of its place.
+def value_for_place(
+    edit: Edit, current: Tensor, activation: Tensor | None, position_axis: int
+) -> Tensor:
+    """The value that an edit writes, cast and broadcast to the shape and type of its place.
 
     Args:
         edit: the edit.

@@ -75,7 +75,8 @@ class Transplant(Result):
     def claims(self) -> tuple[Claim, ...]:
         """Whether the layer works with the attention that the reference construction has there.
 
-        Attention of another model, or of a layer with another role, is an experiment and no claim.
+        Attention of another model, or of a layer with another role, is an experiment and makes
+        no claim.
         """
         if self.explanation is None or self.explanation.roles is None:
             return ()

@@ -3,7 +3,7 @@
 The kernel takes a model as a chain of layers of one form, `FoldedLayer`, and computes one sequence
 after the other while it is in the cache. A training step knows its loss, so the gradients are
 computed right after it, while the attention of the sequence is still in memory; PyTorch's backward
-pass only hands them on. float32 on the CPU, differentiable once.
+pass only passes them on. float32 on the CPU, differentiable once.
 
 `LensTransformer.attention_path` decides whether a model runs here. Compared with the attention
 operator layer by layer, a forward pass takes 0.6 to 0.85 of the time for the disentangled

@@ -170,7 +170,7 @@ def gauge_fixed(
     marginal: Float64[Tensor, " vocab"],
     sign: int | Float64[Tensor, " query"] = 1,
 ) -> Float64[Tensor, "vocab vocab"]:
-    """The transition matrix that layer 1's token scores stand for.
+    """The transition matrix that layer 1's token scores encode.
 
     Attention ignores any constant per query token b, so exp(scoresᵀ) is π up to one factor per
     column b. The process fixes it: its token marginal p is stationary, Σ_a p_a·π[a, b] = p_b.
@@ -218,7 +218,7 @@ def token_gains(
     """For every head and query token, the slope of layer 1's attention over the lags on γ.
 
     1 in the construction, negative where lags are weighed by how unlikely they are; a model may
-    differ from token to token. Each lag's mean is taken out.
+    differ from token to token. Each lag's mean is subtracted.
 
     Args:
         model: any hooked model.

@@ -21,12 +21,12 @@ NO_SLOPE = Slope(math.nan, math.nan, math.nan)
 
 
 def centred(values: Float[Tensor, "*batch component"]) -> Float[Tensor, "*batch component"]:
-    """Minus the mean over the last axis, which a softmax does not see."""
+    """Subtract the mean over the last axis, to which a softmax is invariant."""
     return values - values.mean(-1, keepdim=True)
 
 
 def varying(values: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
-    """What varies with the sequence: minus the mean over components and over sequences.
+    """Subtract the means over components and over sequences, leaving what varies by sequence.
 
     A constant per component says nothing about a sequence, and the last layer's static scores undo
     it. Counted as unexplained variance, it would hide a clear mechanism: R² 0.6 instead of 0.97

@@ -57,8 +57,8 @@ def collect(
 ) -> Findings:
     """Measure everything about a model.
 
-    On one thread: it is thousands of small operations, which two threads do no faster, and ten
-    times slower while another program wants a core.
+    Runs on one thread. The work is thousands of small operations: a second thread does not speed
+    them up, and makes them ten times slower while another program uses that core.
 
     Args:
         source: a checkpoint, or a model together with its task.

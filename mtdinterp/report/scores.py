@@ -19,7 +19,7 @@ from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
 TUNING_SEED = (11, 0)
-"""Of the sequences on which the estimators' constants are tuned to the truth."""
+"""Seed of the sequences on which the estimators' constants are tuned to the truth."""
 N_TUNING = 1000
 UNKNOWN = Estimate(math.nan, math.nan)
 
@@ -37,9 +37,9 @@ class HeldOutScores(Result):
     """Estimators that could not be computed, and why."""
     kl_ratio: Estimate
     """KL of the model over that of tuned one-step mirror descent, on the same sequences; NaN if
-    the latter is nothing."""
+    the latter is zero."""
     bayes_ratio: Estimate
-    """The same over the exact posterior mean's, if that was computed."""
+    """KL of the model over that of the exact posterior mean, if that was computed."""
 
     def summary(self) -> str:
         """The model's KL and its ratios."""

@@ -19,7 +19,7 @@ from mtdinterp.training.recipes import Recipe
 CHUNK_TOKENS = 2**20
 """Tokens per chunk: enough to make the overhead of a draw negligible."""
 TRAINING_SEED = 1
-"""Second word of the seed of training data, which separates it from evaluation and probe data."""
+"""Second part of the seed of training data, which separates it from evaluation and probe data."""
 
 
 @dataclass(frozen=True)
