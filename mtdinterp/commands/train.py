@@ -5,11 +5,8 @@ import importlib.util
 import json
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +29,7 @@ from mtdinterp.commands.flags import (
     not_empty,
     number,
 )
+from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
 
 if TYPE_CHECKING:
@@ -313,52 +311,13 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
         return not stop
 
     latest = live_evaluation(trainer.history[-1]) if trainer.history else ""
-    with _on_interrupt(stop), _logging(options, running) as log:
+    with recording_stop_signals(stop), _logging(options, running) as log:
         try:
             line.started(trainer.step, latest)
             running.train(after_step, after_evaluation)
         finally:
             line.close()
     return stop[0] if stop and not trainer.finished else None
-
-
-@contextmanager
-def _on_interrupt(stop: list[int]) -> Iterator[None]:
-    """Append a signal that asks to stop (Ctrl-C, SIGTERM, a lost terminal) to `stop`.
-
-    The run then ends after the current step; a second signal ends it at once. Signals that are
-    ignored already, as under nohup, stay ignored.
-    """
-    streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
-    terminals = [stream.fileno() for stream in streams if stream.isatty()]
-
-    def handle(number: int, frame: Any) -> None:
-        if number == signal.SIGHUP:
-            _detach(terminals)
-        elif stop:
-            raise KeyboardInterrupt
-        # SIGHUP may come twice for one lost terminal, from the shell and from the system.
-        stop.append(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        # Only the main thread may set handlers, and signals arrive only there.
-        yield
-        return
-    before = [signal.signal(number, handle) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _detach(terminals: list[int]) -> None:
-    """Redirect a lost terminal to nowhere, because writing to it would be an error."""
-    with open(os.devnull, "wb") as nowhere:
-        for terminal in terminals:
-            os.dup2(nowhere.fileno(), terminal)
 
 
 def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextManager[Any]:

@@ -40,7 +40,8 @@ TUNING_BETAS = tuple(np.geomspace(1, 300, 16))
 """The first grid for β; narrower than the library's own, because no optimum here is near its
 ends."""
 TUNING_TOKENS = 2**19
-"""Tokens to tune a learning rate on: the optimum is flat, and long ones are more informative."""
+"""Tokens to tune a learning rate on. Few are enough: the optimum is flat, and long sequences tell
+more about it than short ones."""
 
 Values = dict[str, Float64[Tensor, " some"]]
 """KL(truth ‖ prediction) per sequence, by method."""
