@@ -245,7 +245,9 @@ def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
 
 
 @register_probe(
-    "compare_attention", label="how far every head's attention is from the construction's", rank=40
+    "compare_attention",
+    label="how far every head's attention is from the reference construction's",
+    rank=40,
 )
 def compare_attention(
     model: LensTransformer,

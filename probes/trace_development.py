@@ -111,7 +111,7 @@ def _is_finite(value: Any) -> bool:
 
 @register_probe(
     "trace_development",
-    label="what the model learned when, from its training history",
+    label="when each part of the mechanism appeared in training",
     needs="checkpoint",
     rank=90,
 )

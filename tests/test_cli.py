@@ -158,7 +158,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "truth"], "--target is for tuning the two-step construction"),
+        (["--target", "truth"], "--target applies only if the two-step construction is tuned"),
         (["--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
         (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
@@ -399,7 +399,7 @@ def test_help_says_what_the_recipes_are():
         f"{five.later_rate:g} times that"
     ) in words
     assert (
-        f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
+        f"Adam {PAPER.adam_betas}, one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
         "steps at a "
         f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
     ) in words
