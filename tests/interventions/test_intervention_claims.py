@@ -176,7 +176,7 @@ def test_a_sweep_shows_what_restores_the_clean_run():
 
 
 def test_the_circuit_is_compared_with_the_algorithm():
-    """Six edges of a trained model are several times as far from it as one step of mirror descent."""
+    """Six edges of a trained model are farther from it than one step of mirror descent."""
     checkpoint = load_checkpoint("disentangled-m4-T64")
     tokens = checkpoint.task.sample(32, 64, seed=1).tokens
     found = minimal_circuit(
