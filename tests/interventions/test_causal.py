@@ -257,7 +257,7 @@ def test_all_edges_of_any_model_are_the_model():
         minimal_circuit(small(d_mlp=4), tokens)
     with pytest.raises(ValueError, match="at least 8 different sequences"):
         minimal_circuit(small(), tokens[:1].expand(9, -1))
-    with pytest.raises(ValueError, match=r"expected a share of 0\.\.1, got 99"):
+    with pytest.raises(ValueError, match=r"expected a share in 0\.\.1, got 99"):
         minimal_circuit(small(), tokens, faithfulness=99)
 
 
