@@ -89,14 +89,14 @@ def zoo_names() -> list[str]:
 
 
 def model_name(architecture: str, order: int, length: int, layers: int = 3, seed: int = 0) -> str:
-    """What the zoo calls a model: {architecture}-m{m}-T{T}[-L{layers}][-s{seed}].
+    """A model's name in the zoo: {architecture}-m{m}-T{T}[-L{layers}][-s{seed}].
 
     Args:
         architecture: the architecture's name.
         order: the number of lags m.
         length: tokens per sequence T.
         layers: number of layers; shown unless it is 3.
-        seed: of the model; shown unless it is 0.
+        seed: the model's seed; shown unless it is 0.
 
     Returns:
         The name.

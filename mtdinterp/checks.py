@@ -23,7 +23,7 @@ def as_float(name: str, value: ArrayLike | float) -> Tensor:
     if given.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
         raise ValueError(f"{name}: expected real numbers, got {given.dtype}")
     try:
-        # A copy in native order, because torch accepts no reversed or big-endian arrays.
+        # A copy in native order, because torch does not accept reversed or big-endian arrays.
         tensor = (
             given.detach().double()
             if isinstance(given, Tensor)
@@ -54,7 +54,7 @@ def as_distribution(name: str, value: ArrayLike, size: int | None = None) -> Ten
     """`value` as float64 rows that are non-negative and sum to one.
 
     Args:
-        name: of the argument, for error messages.
+        name: the argument's name, for error messages.
         value: array whose last axis holds distributions.
         size: required length of the last axis; any if None.
 
@@ -124,8 +124,8 @@ def check_count(name: str, value: int, minimum: int = 1) -> int:
     """An integer of at least `minimum`.
 
     Args:
-        name: of the argument, for error messages.
-        value: what was given.
+        name: the argument's name, for error messages.
+        value: the value to check.
         minimum: the smallest value allowed.
 
     Returns:
@@ -142,8 +142,8 @@ def check_number(
     """A finite number, at least (or more than) `minimum`.
 
     Args:
-        name: of the argument, for error messages.
-        value: what was given.
+        name: the argument's name, for error messages.
+        value: the value to check.
         minimum: the lower bound; none if None.
         exclusive: whether the bound itself is refused.
 
@@ -179,8 +179,8 @@ def check_option(name: str, value: str, known: Iterable[str]) -> str:
     """`value` if it is one of the `known` names.
 
     Args:
-        name: of the argument, for error messages.
-        value: what was given.
+        name: the argument's name, for error messages.
+        value: the value to check.
         known: the names allowed.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a claim is: a sentence that holds, fails, or cannot be decided, with everything behind it.
+"""What a claim is: a sentence that holds, fails, or cannot be decided, with its evidence.
 
 Probes and interventions turn their own numbers into claims, with thresholds from `criteria`. The
 report's `judge` is the only place that weighs claims against each other.
@@ -24,16 +24,16 @@ class Claim:
     """The claim as a statement, such as "Layer 1 weighs lags by their likelihood"."""
     status: Status
     evidence: str
-    """What was measured."""
+    """The quantity that was measured."""
     number: str
     """Its value, with an uncertainty if it has one."""
     threshold: str
-    """What decides, such as "R² ≥ 0.5"."""
+    """The threshold that decides, such as "R² ≥ 0.5"."""
     control: str
-    """What the same measurement gives when there is nothing to find."""
+    """The value of the same measurement when there is nothing to find."""
     n_sequences: int
     seed: int | None
-    """Of the sequences; None if they were given."""
+    """The seed of the sequences; None if they were given."""
     reason: str = ""
     """Why the claim cannot be decided; empty otherwise."""
 

@@ -12,12 +12,12 @@ from mtdinterp import __version__
 COMMANDS = {
     "train": (
         "mtdinterp.commands.train",
-        "train a model and compare it with the construction on the way",
+        "train a model and compare it with the construction during training",
     ),
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",
-        "find out what a checkpoint learned: π, β, its algorithm and where it is",
+        "find out what a checkpoint learned: π, β, its algorithm, and where they are found",
     ),
     "patch": (
         "mtdinterp.commands.patch",
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Any other exception is a defect and keeps its traceback.
 
     Args:
-        arguments: of the command line; those of the process if None.
+        arguments: command-line arguments; those of the process if None.
 
     Returns:
         The exit code.
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has seen enough (`| head`). Python flushes again at exit, which must not fail.
+        # The reader closed the pipe (`| head`). Python flushes again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE, as a shell reports it
     except (ValueError, OSError) as error:
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        return _refuse(options, "not enough memory; try something smaller")
+        return _refuse(options, "not enough memory; try a smaller model, length or batch")
     except KeyboardInterrupt:
         print(f"mtdinterp {options.command}: interrupted", file=sys.stderr)
         return 130

@@ -1,4 +1,4 @@
-"""Every threshold that decides a claim, with its reason.
+"""Every threshold that decides a claim, with the reason for its value.
 
 Numbers that only steer a computation (grid sizes, tolerances) stay with the computation. A
 threshold below changes a verdict, so it is written once, here, and shown next to every claim that
@@ -8,16 +8,16 @@ it decides.
 # Slopes and branches ------------------------------------------------------------------------------
 
 CLEAR_R2 = 0.5
-"""Below this R² a slope decides nothing. Trained models had 0.9 and more, untrained ones
-0.1 and less."""
+"""Below this R², a slope decides nothing. Trained models had at least 0.9, untrained models at
+most 0.1."""
 LEAST_GAIN = 0.02
-"""A smaller gain of layer 1 is no mechanism, however straight its line. Untrained models had 0.01
-with R² 0.7 on two tokens; the models of the zoo have 0.2 and more."""
+"""A smaller gain of layer 1 is not a mechanism, however high its R². Untrained models had 0.01
+with R² 0.7 on two tokens; the models of the zoo have at least 0.2."""
 LEAST_TOKEN_GAIN = 0.1
-"""A query token with a smaller gain is on no branch. Untrained models had at most 0.03."""
+"""A query token with a smaller gain belongs to no branch. Untrained models had at most 0.03."""
 FALLS_R2 = 0.05
-"""Share of the variance of a layer's log-attention below which a slope over positions says nothing;
-static scores of positions are most of it."""
+"""Share of the variance of a layer's log-attention that a slope over positions must explain. It is
+small because scores that depend on the position alone make up most of the variance."""
 
 # The transition matrix ----------------------------------------------------------------------------
 
@@ -42,25 +42,25 @@ ROW_KL_FLOORS = (1e-9, 1e-3)
 # Which algorithm ----------------------------------------------------------------------------------
 
 RESOLUTION = 1e-8
-"""Differences of a mean divergence below this are not told apart: float32 predictions and the end
-of a fit are no finer."""
+"""Mean divergences that differ by less than this are not distinguished: float32 predictions and the
+fits are not more precise."""
 IDENTIFIED_TO = 0.1
 """A combination of constants is identified if its standard error is below this share of the
 constants' natural size."""
 PRICE = 1.15
 """An estimator must be nearer by this factor for each constant beyond the first. Without it four
-constants always win on a trained model, since they find some quirk of it that one does not."""
+constants always win on a trained model, because they fit quirks of the model that one cannot."""
 CLOSE = 1.05
-"""Estimators within this factor of the nearest are not told apart, however many sequences."""
+"""Estimators within this factor of the nearest count as tied, however many the sequences."""
 TELLABLE = 1.5
-"""Estimators beyond this factor are told apart, however few sequences: divergences have heavy
+"""Estimators beyond this factor are never tied, however few the sequences: divergences have heavy
 tails, and their standard errors say little."""
 EXPLAINED = 0.5
-"""An estimator that explains a smaller share of the predictions than this is not the model's."""
+"""An estimator that explains a smaller share of the predictions is not the model's algorithm."""
 NAMED = 0.9
 """Share of what a model does beyond uniform weights that an estimator must explain to be named."""
 RESEMBLES = 0.6
-"""The same to be named with a caution."""
+"""The share that it must explain to be named with a caution."""
 AS_UNIFORM = 0.95
 """Uniform weights are named only if they explain this share of how the model's predictions differ
 from their mean. They explain most of how any mixture of rows differs from it."""
@@ -81,39 +81,39 @@ NEAR = 0.1
 """Attention closer than this to the reference construction's is near it (total variation)."""
 NEARER = 0.5
 """Attention is near only if its distance is below this share of uniform attention's: two averages
-over many positions are alike anyway."""
+over many positions are always similar."""
 FAR = 0.5
 """Attention farther than this from the reference construction's is far from it."""
 
 # Latents ------------------------------------------------------------------------------------------
 
 DECODED = 0.9
-"""A quantity lives where a linear probe reads it with this R² beyond the controls."""
+"""A quantity is decoded if a linear probe reads it with this R² beyond the controls."""
 
 # Prediction and development -----------------------------------------------------------------------
 
 NEAR_BAYES = 0.8
-"""Share of the way from uniform weights to the Bayes optimum, in KL to the truth, that a model that
-predicts nearly as well as possible has gone."""
+"""A model predicts nearly as well as possible if it closes this share of the gap between uniform
+weights and the Bayes optimum, in KL to the truth."""
 NO_GAP = 1e-6
-"""A KL gap below this leaves nothing to do better."""
+"""A KL gap below this counts as no gap."""
 APPEARED_KL = 0.5
 """π has appeared in layer 1 when its row KL is below this share of the token marginal's. Training
 histories hold no total variation; layer 1's scores give positive entries, so no floor decides."""
 LEFT_PLATEAU = 0.5
-"""The plateau is left when this share of the way from uniform weights to one-step mirror descent is
-done, in KL."""
+"""Training has left the plateau when the model closes this share of the KL gap between uniform
+weights and one-step mirror descent."""
 
 # Interventions ------------------------------------------------------------------------------------
 
 USED_R2 = 0.9
 """R² of an interchange (or of steering) from which a site counts as the variable."""
 BEYOND_CONTROLS = 0.2
-"""By how much the R² of an interchange must exceed that of every control."""
+"""The amount by which the R² of an interchange must exceed that of every control."""
 SPARED = 0.1
-"""A transplant may raise the KL by this share of it, or by two standard errors."""
+"""A transplant may raise the KL by this share, or by two standard errors."""
 FEW_EDGES = 0.1
-"""Share of all edges that a small circuit may need."""
+"""The largest share of all edges that counts as a small circuit."""
 CONSTANT_EDGE = 1e-10
 """Variance over sequences, relative to the square, below which an edge's contribution is
 constant."""

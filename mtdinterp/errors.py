@@ -1,7 +1,7 @@
-"""What can go wrong without being a mistake: quantities that cannot be computed here.
+"""Exceptions for quantities that cannot be computed, as opposed to mistakes of the caller.
 
 A mistake of the caller is a plain `ValueError`. The classes below say that a question was well
-posed and has no answer on this task, model or machine. Code that can go on without the answer
+posed and has no answer on this task, model or machine. Code that can do without the answer
 catches `CannotCompute` (or one of its kinds) by name and shows the sentence; it never catches
 `ValueError`, which would turn a bug into "not computed".
 """

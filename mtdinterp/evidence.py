@@ -10,7 +10,7 @@ component g predicts for the next token. Everything else is a function of those 
     Γ_g       = mean over t of γ_t(g) at uniform weights   mean responsibilities
     p(next)   = Σ_g w_g·rows[g]                            prediction
 
-Each formula has its only home here, as a pure function of tensors; `Evidence` bundles them.
+Each formula is defined only here, as a pure function of tensors; `Evidence` bundles them.
 """
 
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def mean_over_steps(
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What sequences tell about their mixture weights; see the module's docstring."""
+    """The evidence of sequences about their mixture weights; see the module's docstring."""
 
     likelihoods: Float64[Tensor, "batch step component"]
     """c[t, g]."""
@@ -160,7 +160,7 @@ class Evidence:
 
     @property
     def weights_matter(self) -> bool:
-        """Whether some prediction depends on the weights: not if all components predict alike."""
+        """Whether predictions depend on the weights; they do not if all components agree."""
         spread = self.rows - self.rows[:, :1]
         return bool((spread.abs() > ROUNDING).any())
 

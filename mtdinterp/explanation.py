@@ -26,7 +26,7 @@ from mtdinterp.registry import ALGORITHMS
 from mtdinterp.tasks.base import Task
 
 EXPLAINING_SEED = 31
-"""First word of the seed of the sequences, which keeps them apart from those of the probes."""
+"""First part of the sequences' seed, so that they differ from those of the probes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Explanation:
 
     algorithm: Algorithm
     constants: Constants
-    """Those nearest to the model's predictions, unless `source` says otherwise."""
+    """The constants nearest to the model's predictions, unless `source` says otherwise."""
     source: str
     """Where the constants come from, in a few words."""
     implementation: Implementation | None
@@ -48,11 +48,11 @@ class Explanation:
     length: int
     n_sequences: int
     seed: int | None
-    """Of the sequences; None if they were given."""
+    """The seed of the sequences; None if they were given."""
     tokens: Int[Tensor, "batch pos"] = field(repr=False)
     """The sequences that the constants were fitted on."""
     predictions: Float64[Tensor, "batch vocab"] = field(repr=False)
-    """What the model predicts after them."""
+    """The model's predictions after the sequences."""
     nearest: Fit
     """The constants nearest to the predictions, even if they explain too little to be used."""
     stderrs: Constants
@@ -120,11 +120,11 @@ def explain(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to fit the constants on; drawn from the task if None.
-        length: of drawn sequences; the model's own if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        length: length of the drawn sequences; the model's own if None.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         The explanation.
@@ -188,8 +188,8 @@ def nearest_algorithm(
     """The algorithm nearest to the predictions once its constants are paid for.
 
     Args:
-        evidence: of the sequences.
-        predictions: what to explain.
+        evidence: the evidence of the sequences.
+        predictions: the predictions to explain.
 
     Returns:
         The algorithm and its fit.

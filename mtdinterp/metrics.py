@@ -13,7 +13,7 @@ from torch import Tensor
 
 CLIP = 1e-6
 NO_LEVEL = 1e-9
-"""A mean KL below this is rounding, and nothing to divide by."""
+"""A mean KL below this is rounding error; ratios to it are not computed."""
 ROW_CLIP = 1e-9
 """For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide
 by."""
@@ -120,8 +120,8 @@ def r_squared(
     """1 - Σ(moved - expected)² / Σ expected²; NaN if nothing is expected to move.
 
     Args:
-        moved: what happened.
-        expected: what should have happened.
+        moved: the change that was measured.
+        expected: the change that was expected.
         least: a sum of squares below which nothing counts as expected.
 
     Returns:
@@ -136,7 +136,7 @@ def r_squared(
 def divergences(
     truth: Float[Tensor, "batch vocab"], raw: Float[Tensor, "batch vocab"]
 ) -> Float64[Tensor, " batch"]:
-    """KL(truth ‖ raw output as a distribution) of every sequence."""
+    """KL(truth ‖ raw output, clipped to a distribution) for every sequence."""
     return kl_divergence(truth, to_distribution(raw))
 
 
@@ -156,7 +156,7 @@ def bootstrap_interval(
         values: one value per sequence.
         level: probability that the interval covers the mean.
         n_resamples: how many times sequences are drawn with replacement.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         Lower and upper end.

@@ -44,7 +44,7 @@ def naming_sentence(
     Args:
         naming: from `naming_of`.
         estimator: the nearest estimator's name.
-        label: the same in words.
+        label: its label.
         explained: see `naming_of`.
         beyond_uniform: see `naming_of`.
 
@@ -58,7 +58,7 @@ def naming_sentence(
         return f"The model predicts like {label}, which explains {beyond}."
     if naming is Naming.NEAR:
         return (
-            f"Of all estimators the model is nearest to {label}, but not near: it explains "
-            f"{beyond}, and {NAMED:.0%} are needed to name it."
+            f"Of all estimators, the model is nearest to {label}, but not close: it explains "
+            f"{beyond}, and naming it requires {NAMED:.0%}."
         )
     return f"No estimator explains the model: the nearest, {label}, explains {beyond}."

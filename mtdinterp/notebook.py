@@ -101,7 +101,7 @@ def look(
         truth = tuple(as_distribution("weights", weights, task.n_components).tolist())
     if not -length <= position < length:
         raise ValueError(
-            f"position: expected a position of {-length}..{length - 1}, got {position}"
+            f"position: expected a position in {-length}..{length - 1}, got {position}"
         )
     reading = read_model(model, task, length)
     reference = reading.reference(beta, delta)

@@ -21,7 +21,7 @@ class Probe:
     name: str
     label: str
     needs: Needs
-    """What it is called with: (model, task), (predictions, task) or a checkpoint."""
+    """The arguments of the probe: (model, task), (predictions, task) or a checkpoint."""
     function: Callable[..., Any]
     rank: float = 100.0
     """Its place in listings and in the report, smallest first."""

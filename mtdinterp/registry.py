@@ -46,7 +46,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         """Register `item` under `name`; a name that is taken is refused."""
         known = self._items.get(name)
         if known is not None and not _same_definition(known, item):
-            raise ValueError(f"{self.kind}: {name!r} is registered already, by {known!r}")
+            raise ValueError(f"{self.kind}: {name!r} is already registered, by {known!r}")
         self._items[name] = item
         return item
 

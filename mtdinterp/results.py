@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Result:
     """What a probe or an intervention found, and on which sequences.
 
-    Subclasses are frozen dataclasses. They write `summary()`, and may have claims and blocks of
-    their own, which is how they enter the report, the workbench and notebooks.
+    Subclasses are frozen dataclasses. They implement `summary()` and may override `claims()` and
+    `blocks()`, which the report, the workbench and notebooks show.
     """
 
     n_sequences: int
     """How many sequences the numbers come from."""
     seed: int | None
-    """Of those sequences; None if they were given."""
+    """The seed of those sequences; None if they were given."""
 
     def summary(self) -> str:
         """The result in a few plain sentences."""
@@ -46,19 +46,31 @@ class Result:
 
 
 def to_plain(value: Any) -> Any:
-    """A result as plain values: dataclasses by field and property, NaN as null."""
+    """A result as plain values for JSON: dataclasses by field and property, NaN as null."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    named = _named_values(value)
+    if named is not None:
+        return {str(name): to_plain(entry) for name, entry in named.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry) for entry in value]
+    return _plain_scalar(value)
+
+
+def _named_values(value: Any) -> Mapping[Any, Any] | None:
+    """The entries of a mapping, named tuple or dataclass by name; None for anything else."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value) if field.repr]
         names += [name for name, entry in vars(type(value)).items() if isinstance(entry, property)]
-        return {name: to_plain(getattr(value, name)) for name in names}
-    if isinstance(value, Tensor):
-        return to_plain(value.tolist())
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return to_plain(value._asdict())
+        return value._asdict()
     if isinstance(value, Mapping):
-        return {str(key): to_plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(entry) for entry in value]
+        return value
+    return None
+
+
+def _plain_scalar(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Enum):

@@ -168,11 +168,11 @@ def gradient_growth(
     """Measure how the expected gradient grows with the length.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         weights: their true mixture weights [component].
         lengths: at least two lengths.
-        n_sequences: how many sequences; the shorter ones are prefixes of the longest.
-        seed: of the sequences.
+        n_sequences: number of sequences; the shorter ones are prefixes of the longest.
+        seed: seed for drawing the sequences.
 
     Returns:
         The mean gradient at every length, and a line through it for every lag.

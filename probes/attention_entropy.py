@@ -1,4 +1,4 @@
-"""How widely does each head look? The entropy of its attention at the last position.
+"""How widely is each head's attention spread? Its entropy at the last position.
 
 An averaging head has the entropy of uniform attention over all positions, log T; a head that reads
 the m lags of the next token has at most log m.
@@ -26,9 +26,9 @@ class HeadEntropy:
     """The entropy of one head's attention at the last position, in nats."""
 
     layer: int
-    """From 1."""
+    """The number of the layer, from 1."""
     head: int
-    """From 1."""
+    """The number of the head, from 1."""
     entropy: float
     """Mean over sequences."""
     stderr: float
@@ -66,7 +66,7 @@ class AttentionEntropy(Result):
         return [Bars("Entropy of attention at the last position", tuple(bars), "entropy in nats")]
 
 
-@register_probe("attention_entropy", label="how widely each head looks", rank=60)
+@register_probe("attention_entropy", label="how widely each head's attention is spread", rank=60)
 def attention_entropy(
     model: LensTransformer,
     task: Task,
@@ -79,10 +79,10 @@ def attention_entropy(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         One entropy per head, with uniform attention as the control.

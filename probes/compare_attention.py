@@ -1,8 +1,8 @@
-"""Does each head attend as the reference construction does, on the same sequences?
+"""Does each head attend like the reference construction on the same sequences?
 
 The reference construction has the constants of the model's explanation. Distances are total
 variation: 0 for the same attention, 1 for disjoint ones. The construction is exact at the last
-position only, so later layers are judged there; layer 1 at every position that has all its lags.
+position only, so later layers are compared there; layer 1 is compared wherever all lags exist.
 A model without a reference construction gets the same table without distances.
 """
 
@@ -39,26 +39,26 @@ class HeadComparison:
     """One head's attention next to the reference construction's; means over sequences."""
 
     layer: int
-    """From 1."""
+    """The number of the layer, from 1."""
     head: int
-    """From 1."""
+    """The number of the head, from 1."""
     n_heads: int
-    """Of the layer."""
+    """The number of heads in the layer."""
     role: LayerRole | None
     """What the layer does in the reference construction, if there is one."""
     total_variation: Float64[Tensor, " query"]
-    """From the reference construction, by query position; NaN without one."""
+    """Total variation from the reference construction, by query position; NaN without one."""
     distance: float
-    """The same at the positions that count: all that have their lags in layer 1, the last one in
+    """Its mean over the positions that matter: those with all lags in layer 1, the last one in
     later layers."""
     uniform_distance: float
-    """The same for uniform attention over all visible positions in the model's place: a control."""
+    """The control: the same distance for uniform attention over all visible positions."""
     mass_on_lags: float
-    """Attention on the lags there: those of each token in layer 1, of the next one later."""
+    """Attention on the lags: those of each token in layer 1, those of the next token later."""
     responsibility_correlation: float
-    """Layer 1: correlation of its attention over the lags, normalised, with γ; NaN elsewhere."""
+    """In layer 1, the correlation of its normalised attention over the lags with γ; else NaN."""
     distance_from_uniform: float
-    """Of the last query from uniform attention over positions with evidence: 0 if it averages."""
+    """Distance of the last query from uniform attention over positions with evidence."""
     falls_with: Slope | None
     """A re-weighting layer: slope of its last query's log-attention on w¹·γ_i over positions,
     which is -a in the construction."""
@@ -96,7 +96,7 @@ class AttentionComparison(Result):
     """Why there is no reference construction, in one sentence; empty if there is one."""
     constants: dict[str, float]
     fitted: bool
-    """Whether the constants are the model's own."""
+    """Whether the constants were fitted to the model."""
     constants_text: str
     """The constants in words, with where they come from."""
     at_bound: tuple[str, ...]
@@ -111,7 +111,7 @@ class AttentionComparison(Result):
     def summary(self) -> str:
         title = "Attention, without a reference construction:"
         if self.construction:
-            title = f"Attention next to {self.construction} as weights ({self.constants_text}):"
+            title = f"Attention compared with {self.construction} ({self.constants_text}):"
         lines = [
             title,
             "  layer          total variation (uniform's)  mass on lags  from uniform  "
@@ -145,7 +145,7 @@ class AttentionComparison(Result):
         if self.no_construction:
             reason = self.no_construction.rstrip(".")
         elif not self.fitted:
-            reason = "the constants are not the model's own, so neither is the reference"
+            reason = "the constants were not fitted to the model, so they need not be its own"
         elif self.at_bound and best.role is not None and best.role.depends_on_constants:
             reason = f"the fit of {', '.join(self.at_bound)} ended at the bound of its range"
         if reason:
@@ -174,8 +174,8 @@ class AttentionComparison(Result):
         if self.construction:
             about += (
                 f" The reference construction is {self.construction} with {self.constants_text}. "
-                "Outlined: the lags (layer 1) or the last query (averaging layers); after layer 1 "
-                "the construction is meant at the last query only."
+                "Outlined: the lags (layer 1) or the last query (averaging layers). After layer 1 "
+                "the construction is exact at the last query only."
             )
         blocks: list[Block] = [Text((about,), "soft")]
         if self.no_construction:
@@ -231,7 +231,7 @@ def _table_line(head: HeadComparison) -> str:
 
 def _fall_text(slope: Slope) -> str:
     sure = slope.r2 >= FALLS_R2 and slope.value < -2 * slope.stderr
-    verdict = "it falls, as a second step needs" if sure else "no sign of a second step"
+    verdict = "it falls, as a second step requires" if sure else "no sign of a second step"
     return (
         f"log-attention on w¹·γ: slope {slope.value:.2f} ± {slope.stderr:.2f}, R² {slope.r2:.2f}: "
         f"{verdict}"
@@ -239,7 +239,7 @@ def _fall_text(slope: Slope) -> str:
 
 
 def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
-    """What counts in a map: the lags of every query, or (a part of) the last query."""
+    """The part of a map that matters: the lags of every query, or the last query (in part)."""
     if role.counts_everywhere and size > order + 1:
         return (0, 1), (size - 1, size), (size - 1 - order, size), (0, order + 1)
     left = size - order if role.reads_next_lags else 0
@@ -247,7 +247,9 @@ def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
 
 
 @register_probe(
-    "compare_attention", label="how far every head's attention is from the construction's", rank=40
+    "compare_attention",
+    label="how far every head's attention is from the reference construction's",
+    rank=40,
 )
 def compare_attention(
     model: LensTransformer,
@@ -258,16 +260,16 @@ def compare_attention(
     seed: int = 0,
     explanation: Explanation | None = None,
 ) -> AttentionComparison:
-    """Every head's attention against the reference construction's.
+    """Compare every head's attention with that of the reference construction.
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to compare on, of which at most about 256 are used; drawn
             from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model at this length, if it is known already.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation at this length, if already known.
 
     Returns:
         One comparison per head.
@@ -279,26 +281,32 @@ def compare_attention(
     reference = explanation.reference()
     evidence = task.evidence(sequence)
     layers = range(len(model.blocks))
-    # In full, not at the last query alone: positions before it are part of the picture.
-    own = attention_of(model, sequence, patterns=layers, last_only=False).patterns
-    ideal: dict[int, Tensor] = {}
+    # All queries, not only the last one, because the maps show them too.
+    own_patterns = attention_of(model, sequence, patterns=layers, last_only=False).patterns
+    ideal_patterns: dict[int, Tensor] = {}
     if reference is not None:
-        ideal = attention_of(reference, sequence, patterns=layers, last_only=False).patterns
+        found = attention_of(reference, sequence, patterns=layers, last_only=False)
+        ideal_patterns = found.patterns
     heads = []
     maps = []
     shown = slice(-min(MAP_POSITIONS, length), None)
     for layer in layers:
         role = None if explanation.roles is None else explanation.roles[layer]
-        meant = ideal[layer].double().mean(1) if layer in ideal else None
-        for head in range(own[layer].shape[1]):
-            pattern = own[layer][:, head].double()
-            falls = None
+        n_heads = own_patterns[layer].shape[1]
+        ideal = None
+        ideal_map = None
+        if layer in ideal_patterns:
+            # All built-in constructions have one head per layer, so the mean is that head.
+            ideal = ideal_patterns[layer].double().mean(1)
+            ideal_map = ideal[0, shown, shown]
+        for head in range(n_heads):
+            own = own_patterns[layer][:, head].double()
+            fall = None
             if role is LayerRole.REWEIGHT:
-                falls = _fall(model, sequence, task, evidence, explanation, layer, head)
-            compare = _HeadComparer(task, evidence, layer, head, own[layer].shape[1], role)
-            heads.append(compare(pattern, meant, falls))
-            there = None if meant is None else meant[0, shown, shown]
-            maps.append(AttentionMap(layer + 1, head + 1, pattern[0, shown, shown], there))
+                fall = _fall(model, sequence, task, evidence, explanation, layer, head)
+            compare = _HeadComparer(task, evidence, layer, head, n_heads, role)
+            heads.append(compare(own, ideal, fall))
+            maps.append(AttentionMap(layer + 1, head + 1, own[0, shown, shown], ideal_map))
     return AttentionComparison(
         layers=tuple(heads),
         construction="" if reference is None else explanation.algorithm.label,
@@ -330,7 +338,7 @@ class _HeadComparer:
         self,
         own: Float64[Tensor, "batch query key"],
         ideal: Float64[Tensor, "batch query key"] | None,
-        falls: Slope | None,
+        fall: Slope | None,
     ) -> HeadComparison:
         warm_up = self.task.warm_up
         everywhere = self.layer == 0 and (self.role is None or self.role.counts_everywhere)
@@ -354,7 +362,7 @@ class _HeadComparer:
             mass_on_lags=mass,
             responsibility_correlation=correlation,
             distance_from_uniform=total_variation(own[:, -1], averaged).mean().item(),
-            falls_with=falls,
+            falls_with=fall,
         )
 
     def _on_lags(
@@ -388,8 +396,8 @@ def _fall(
     explained = torch.einsum("btg,bg->bt", values["responsibilities"], values["first_weights"])
     logs = attention_of(model, tokens, log_at_last=[layer], last_only=False).log_at_last[layer]
     by_position = logs[:, head].flip(-1)[:, task.warm_up :]
-    # Static scores by position are no re-weighting: each position's mean over sequences is taken
-    # out on both sides.
+    # Scores that depend on the position alone do not re-weight evidence, so each position's mean
+    # over sequences is subtracted on both sides.
     return fit_slope(varying(explained), varying(by_position))
 
 

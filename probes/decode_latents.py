@@ -42,7 +42,7 @@ sequences."""
 
 @dataclass(frozen=True)
 class Decoding:
-    """How well one quantity is read from one place."""
+    """How well one quantity can be decoded from one place."""
 
     r2: float
     shuffled_r2: float
@@ -63,7 +63,7 @@ class LatentDecoding(Result):
     widths: dict[str, int]
     """Features of every place."""
     beta: float
-    """Of the one-step weights: the first constant of the model's explanation."""
+    """β of the one-step weights: the first constant of the model's explanation."""
     ceiling: float
     """R² of the exact posterior mean as a prediction of λ: no reading of the sequence does
     better."""
@@ -71,7 +71,7 @@ class LatentDecoding(Result):
     """Quantities that could not be computed, and why."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
-        """Where a quantity is decoded best; of equals, the narrowest place."""
+        """The place from which a quantity is decoded best; among equals, the narrowest."""
         places = self.table[quantity]
         top = max(places, key=lambda place: (round(places[place].r2, 3), -self.widths[place]))
         return top, places[top]
@@ -153,12 +153,12 @@ def decode_latents(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None. With given tokens
             the true weights are unknown, and that row is left out.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model, if it is known already.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation, if already known.
 
     Returns:
         R² of every quantity from every place, with controls.
@@ -213,7 +213,10 @@ def _features(
     parts = []
     for part in tokens.split(len(readable_sequences(tokens))):
         parts.append(_features_of_part(model, part))
-    return {where: torch.cat([part[where] for part in parts]) for where in parts[0]}
+    features = {}
+    for where in parts[0]:
+        features[where] = torch.cat([part[where] for part in parts])
+    return features
 
 
 def _features_of_part(
@@ -239,7 +242,7 @@ def _features_of_part(
 
 
 def _places(shown: Mapping[Where, Tensor]) -> dict[str, Where]:
-    """What is worth probing, by name: a block that a layer leaves as it was is listed once.
+    """Features worth probing, by name; a block that a layer does not change is listed once.
 
     If several layers write to a block, as in an additive stream, its name says after which:
     `residual@L0` is the embedding, `residual@L1` what it is after layer 1.
@@ -282,7 +285,7 @@ def _labels(
 
 
 def _untrained(model: LensTransformer, seed: int) -> LensTransformer:
-    """The same architecture with fresh weights."""
+    """The same architecture with newly initialised weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = copy.deepcopy(model)

@@ -1,10 +1,10 @@
 """Which estimator explains the model's predictions best?
 
 Every registered estimator's constants are fitted to the model on half of the sequences,
-KL(model ‖ estimator) is measured on the other half, and constants have a price. Estimators that
-agree on the prior are told apart on sequences unlike the prior's: weights at the corners, weights
-near uniform, tokens with other statistics. Of estimators that cannot be told apart, the one with
-the fewest constants is named.
+KL(model ‖ estimator) is measured on the other half, and every further constant is penalised.
+Estimators that agree on typical sequences are compared on sequences that are atypical of the prior:
+weights at the corners, weights near uniform, tokens with other statistics. Among estimators that
+still cannot be distinguished, the one with the fewest constants is named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,14 +51,14 @@ class AlgorithmIdentification(Result):
     intervals: dict[str, tuple[float, float]]
     """95 % bootstrap intervals of the same."""
     parameters: dict[str, Constants]
-    """Constants fitted to the model on other sequences, and what they stand for."""
+    """Constants fitted to the model on other sequences, and numbers derived from them."""
     at_bound: dict[str, tuple[str, ...]]
     """Constants that ended on a bound of their range: the predictions do not determine them."""
     shifted: dict[str, dict[str, float]]
     """The same divergences on shifted sequences, by condition, with the same constants."""
     best_shifted: dict[str, str]
     tied: tuple[str, ...]
-    """Estimators that the sequences cannot tell from the best."""
+    """Estimators that the sequences cannot distinguish from the best."""
     explained: float
     """1 - KL(model ‖ best) / KL(model ‖ the model's mean prediction)."""
     beyond_uniform: float
@@ -68,22 +68,22 @@ class AlgorithmIdentification(Result):
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The best and those that the evidence does not separate from it."""
+        """The best estimator, and those that the evidence does not separate from it."""
         return (self.best, *self.tied)
 
     @property
     def decided(self) -> bool:
-        """Whether the evidence separates the best from all others."""
+        """Whether the evidence separates the best estimator from all others."""
         return not self.tied
 
     @property
     def naming(self) -> Naming:
-        """How the best may be named."""
+        """Whether the best estimator explains enough to be named as the model's algorithm."""
         return naming_of(self.best, self.explained, self.beyond_uniform)
 
     @property
     def label(self) -> str:
-        """The best in words; a negative step is said to be one."""
+        """The label of the best estimator, with a note if its step is negative."""
         label = ESTIMATORS[self.best].label
         if self.parameters[self.best].get("beta", 0.0) < 0:
             return f"{label} with a negative step, against the likelihood"
@@ -96,11 +96,11 @@ class AlgorithmIdentification(Result):
         )
 
     def tie_sentence(self) -> str:
-        """Which estimators are as near; empty if there are none."""
+        """Which estimators cannot be distinguished from the best; empty if there are none."""
         if not self.tied:
             return ""
         labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
-        return f"Predictions alone do not tell it from {labels}."
+        return f"Predictions alone do not distinguish it from {labels}."
 
     def constants_text(self, name: str) -> str:
         """An estimator's fitted constants with their symbols."""
@@ -127,7 +127,7 @@ class AlgorithmIdentification(Result):
             lines.append(f"  {ESTIMATORS[name].label:<52} not computed: {why}")
         lines.append(self.sentence())
         if self.best == UNIFORM and self.naming is Naming.LIKE:
-            lines.append("It infers nothing in context: this is where training stalls.")
+            lines.append("It infers nothing in context; training first stalls at this point.")
         if self.tied:
             lines.append(self.tie_sentence())
         if self.naming is not Naming.NONE:
@@ -136,21 +136,25 @@ class AlgorithmIdentification(Result):
 
     def _shift_lines(self) -> Iterable[str]:
         yield (
-            "On shifted sequences, with the same constants, the simplest estimator that is not "
-            "told from the nearest:"
+            "On shifted sequences with the same constants, the simplest estimator that cannot be "
+            "distinguished from the nearest:"
         )
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
             own = found.get(self.best)
             label = "the same" if name == self.best else ESTIMATORS[name].label
-            compared = "" if name == self.best or own is None else f"; the one named {own:.2e}"
+            compared = (
+                ""
+                if name == self.best or own is None
+                else f"; the estimator named above: {own:.2e}"
+            )
             yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
 
     def claims(self) -> tuple[Claim, ...]:
         infers = self.best != UNIFORM
         explained = self.beyond_uniform if infers else self.explained
         needed = NAMED if infers else AS_UNIFORM
-        rest = "what it does beyond uniform weights" if infers else "how predictions differ"
+        rest = "what it does beyond uniform weights" if infers else "how its predictions vary"
         low, high = self.intervals[self.best]
         uniform = self.divergences.get(UNIFORM, float("nan"))
         return (
@@ -213,13 +217,23 @@ class AlgorithmIdentification(Result):
             found = self.shifted[condition]
             own = f"{found[self.best]:.2e}" if self.best in found else "—"
             shifted.append((condition, ESTIMATORS[name].label, f"{found[name]:.2e}", own))
-        header = ("estimator", "KL(model ‖ it)", "95 % interval", "constants fitted to the model")
-        rule = (
-            "Of estimators that cannot be told apart the one with the fewest constants is named; "
-            f"each constant beyond the first must bring it nearer by a factor {PRICE:g}."
+        header = (
+            "estimator",
+            "KL(model ‖ estimator)",
+            "95 % interval",
+            "constants fitted to the model",
         )
-        shifts = "On sequences unlike the prior's, with the same constants:"
-        shift_header = ("sequences", "named there", "its KL", "KL of the one named above")
+        rule = (
+            "Among estimators that cannot be distinguished, the one with the fewest constants is "
+            f"named. Each constant after the first must reduce the KL by a factor of {PRICE:g}."
+        )
+        shifts = "On sequences that are atypical of the prior, with the same constants:"
+        shift_header = (
+            "sequences",
+            "estimator named for them",
+            "its KL",
+            "KL of the estimator named above",
+        )
         sentences = tuple(text for text in (self.sentence(), self.tie_sentence()) if text)
         return [
             Text(sentences),
@@ -230,7 +244,7 @@ class AlgorithmIdentification(Result):
 
 
 @register_probe(
-    "identify_algorithm", label="which estimator explains its predictions best", rank=10
+    "identify_algorithm", label="which estimator explains the model's predictions best", rank=10
 )
 @torch_on_one_thread()
 def identify_algorithm(
@@ -247,12 +261,12 @@ def identify_algorithm(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to compare on; drawn from the task if None. Shifted
             sequences, a quarter as many, are always drawn.
         names: estimators to compare; all registered ones if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
         explanation: that of the model, if it is known already. Constants are then fitted on its
             sequences, so that no page shows two fits of one constant; otherwise on the first half
             of the sequences. Divergences are always those on the second half.
@@ -260,9 +274,10 @@ def identify_algorithm(
     Returns:
         Divergences of every estimator, and the one that is named.
     """
-    chosen = _chosen(names)
     sequence = probe_sequences(model, task, tokens, n_sequences, seed, least=32)
     given = predictions_of(model, sequence)
+    # Constants are fitted on one half and compared on the other, so that an estimator with more
+    # constants has no advantage.
     half = len(sequence) // 2
     fitting = task.evidence(sequence[:half])
     explained = given[:half]
@@ -272,23 +287,9 @@ def identify_algorithm(
         explained = explanation.predictions
         known_fits[explanation.algorithm.name] = explanation.nearest
     held = task.evidence(sequence[half:])
-    fits: dict[str, Fit] = {}
-    scores: Divergences = {}
-    left_out: dict[str, str] = {}
-    for name in chosen:
-        estimator = ESTIMATORS[name]
-        try:
-            fit = known_fits.get(name) or estimator.fit(fitting, explained)
-            weights = estimator.weights(held, **fit.constants)
-        except CannotCompute as error:
-            left_out[name] = str(error)
-            continue
-        found = held.divergence(given[half:], weights)
-        if not found.isfinite().all():
-            left_out[name] = "its predictions are not finite numbers here"
-            continue
-        fits[name] = fit
-        scores[name] = found
+    fits, scores, left_out = _fit_each(
+        _chosen(names), fitting, explained, held, given[half:], known_fits
+    )
     if not scores:
         raise CannotCompute(f"names: none of these can be computed here: {left_out}")
     n_shifted = max(64, len(sequence) // 4)
@@ -304,6 +305,10 @@ def identify_algorithm(
     for name, fit in fits.items():
         derived = ESTIMATORS[name].derived(fitting, fit.constants)
         parameters[name] = {**derived, **fit.constants}
+    best_shifted = {}
+    for condition, found in shifted.items():
+        if found:
+            best_shifted[condition] = _simplest(_ties(found, n_constants), n_constants)
     return AlgorithmIdentification(
         best=best,
         divergences=_means(scores),
@@ -311,11 +316,7 @@ def identify_algorithm(
         parameters=parameters,
         at_bound={name: fit.at_bound for name, fit in fits.items()},
         shifted={condition: _means(found) for condition, found in shifted.items()},
-        best_shifted={
-            condition: _simplest(_ties(found, n_constants), n_constants)
-            for condition, found in shifted.items()
-            if found
-        },
+        best_shifted=best_shifted,
         tied=tuple(name for name in ties if name != best),
         explained=share_explained(scores[best], constant),
         beyond_uniform=share_explained(scores[best], uniform),
@@ -340,6 +341,47 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
     return [name for name in ESTIMATORS if name in wanted]
 
 
+def _fit_each(
+    names: Iterable[str],
+    fitting: Evidence,
+    fitted_to: Float64[Tensor, "fitted vocab"],
+    held_out: Evidence,
+    compared_with: Float64[Tensor, "held vocab"],
+    known: dict[str, Fit],
+) -> tuple[dict[str, Fit], Divergences, dict[str, str]]:
+    """Fit each estimator to predictions and score it on held-out sequences.
+
+    Args:
+        names: the estimators to fit.
+        fitting: the evidence of the sequences to fit on.
+        fitted_to: the model's predictions on those sequences.
+        held_out: the evidence of the sequences to score on.
+        compared_with: the model's predictions on the held-out sequences.
+        known: fits that need not be computed again.
+
+    Returns:
+        Fits and held-out divergences by name, and for every other name why it was left out.
+    """
+    fits: dict[str, Fit] = {}
+    scores: Divergences = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        estimator = ESTIMATORS[name]
+        try:
+            fit = known.get(name) or estimator.fit(fitting, fitted_to)
+            weights = estimator.weights(held_out, **fit.constants)
+        except CannotCompute as error:
+            left_out[name] = str(error)
+            continue
+        divergence = held_out.divergence(compared_with, weights)
+        if not divergence.isfinite().all():
+            left_out[name] = "its predictions are not finite numbers here"
+            continue
+        fits[name] = fit
+        scores[name] = divergence
+    return fits, scores, left_out
+
+
 def _means(scores: Divergences) -> dict[str, float]:
     return {name: value.mean().item() for name, value in scores.items()}
 
@@ -352,7 +394,7 @@ def _shifted_scores(
     n_sequences: int,
     seed: int,
 ) -> dict[str, Divergences]:
-    """Divergences on sequences unlike the prior's, by condition."""
+    """Divergences on sequences that are atypical of the prior, by condition."""
     found = {}
     for number, variant in enumerate(task.shifted(), start=1):
         tokens = variant.sample(n_sequences, length, [seed, number])
@@ -375,7 +417,7 @@ def _scores(
 
 
 def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
-    """The nearest estimator once constants are paid for, and those not clearly farther away."""
+    """The nearest estimator after penalising constants, and those not clearly farther away."""
     paid = {}
     for name, values in scores.items():
         price = PRICE ** max(0, n_constants[name] - 1)
@@ -394,7 +436,7 @@ def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
 def _simplest(
     ties: list[str], n_constants: dict[str, int], shifted: Iterable[Divergences] = ()
 ) -> str:
-    """Of tied estimators the simplest, without those that shifted sequences tell apart.
+    """The simplest of the tied estimators, after shifted sequences have ruled some out.
 
     Estimators come in order of simplicity: of mirror descents with one constant each, the one with
     fewer steps first.

@@ -1,10 +1,13 @@
 """Which learning rate did the model learn? β = η·m·(T-m), read at three independent levels.
 
-Weights: what the last layer reads times what layer 1 writes is a multiple β_w of the identity in
-the construction; layer 1 need not attend to the lags alone, so its gain turns β_w into an effective
-β. Attention: how fast the last layer's log-attention grows with the mean responsibilities Γ.
-Outputs: the one-step mirror descent nearest to the predictions. A model whose depth allows two
-steps has four constants instead, of which its predictions determine only some combinations.
+- Weights: the last layer's reads times layer 1's writes are a multiple β_w of the identity in the
+  construction. A trained layer 1 may also attend to positions other than the lags, so β_w times its
+  gain is the effective β.
+- Attention: the slope of the last layer's log-attention on the mean responsibilities Γ.
+- Output: β of the one-step mirror descent nearest to the predictions.
+
+A model that is deep enough for two steps has four constants instead. Its predictions determine only
+some combinations of them.
 """
 
 import math
@@ -40,6 +43,12 @@ from mtdinterp.readings.regression import NO_SLOPE
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
 from mtdinterp.tasks import Task
+
+LEVEL_EVIDENCE = {
+    "attention": "Slope of the last layer's log-attention on Γ",
+    "output": "One-step mirror descent nearest to the predictions",
+}
+"""How β is measured, by level."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +106,21 @@ class BetaRecovery(Result):
     """β at three levels, each with how much it explains; NaN if a level does not apply."""
 
     weights: float
-    """weights_raw · gain: the effective β."""
+    """The effective β read from the weights: weights_raw · gain."""
     weights_raw: float
+    """β_w, the slope of the product of layer 3's reads and layer 1's writes."""
     weights_r2: float
     gain: float
+    """The slope on Γ of what layers 1 and 2 average together; 1 in the construction."""
     gain_r2: float
     branch: str
+    """"direct", "mirrored" or "undecided", by the sign and the R² of the gain."""
     attention: float
+    """The slope of the last layer's log-attention on Γ, for the carrying head."""
     attention_stderr: float
     attention_r2: float
     output: float
+    """β of the one-step mirror descent nearest to the predictions."""
     output_stderr: float
     output_r2: float
     """Share of the predictions' squared distance from the uniform-weights prediction that one step
@@ -122,7 +136,7 @@ class BetaRecovery(Result):
     theory: float
     """m·N/(α·m+1), where one step agrees with the posterior mean to first order."""
     heads: tuple[Slope, ...]
-    """β by attention for every head of the last layer; `attention` is the carrying head's."""
+    """β by attention for every head of the last layer."""
     carrier: int
     """The head of the last layer whose attention follows Γ best, from 1."""
     two_step: TwoStepFit | None
@@ -151,7 +165,7 @@ class BetaRecovery(Result):
         return _with_error(*levels[level])
 
     def unclear_sentence(self) -> str:
-        """What low R²s mean; empty if there are none."""
+        """A warning about levels with a low R²; empty if there are none."""
         if not self.unclear:
             return ""
         return (
@@ -169,15 +183,15 @@ class BetaRecovery(Result):
         ]
         return (
             f"β by attention in the last layer: {', '.join(found)}. Head {self.carrier} follows Γ "
-            "best; the attention level is that head's."
+            "best, so the attention level is read from that head."
         )
 
     def summary(self) -> str:
         lines = ["β = η·m·(T-m), by level:"]
         if math.isnan(self.weights):
             lines.append(
-                "  weights     does not apply: needs three layers of one head, with an averaged "
-                "lag block"
+                "  weights     does not apply: needs three layers with one head each, and an "
+                "averaged lag block"
             )
         else:
             lines.append(
@@ -198,7 +212,7 @@ class BetaRecovery(Result):
         lines += [f"  {text}" for text in (self.head_sentence(), self.unclear_sentence()) if text]
         if self.branch == "undecided":
             lines.append(
-                "  The branch is undecided, so the gain and with it the weights level mean nothing."
+                "  The branch is undecided, so the gain and the weights level are not meaningful."
             )
         if self.two_step is not None:
             lines.append(self.two_step.summary())
@@ -212,37 +226,37 @@ class BetaRecovery(Result):
 
     def _claim(self, level: str, value: float, stderr: float, r2: float) -> Claim:
         distance = abs(value - self.optimal)
+        reason = self._undecidable_reason(level, value)
         status = decide(distance <= NEAR_OPTIMUM * abs(self.optimal) and r2 >= CLEAR_R2)
-        measured = math.isfinite(value)
-        reason = ""
-        if self.two_step is not None:
-            reason = "the optimum is that of one step, and this model's depth allows two"
-        elif self.no_optimum:
-            reason = self.no_optimum
-        elif not measured:
-            reason = "this level does not apply to the task"
-        elif level == "output" and self.output_at_bound:
-            reason = "the fit ended at the bound of its range, so the outputs do not determine β"
         if reason:
             status = Status.UNDECIDABLE
-        away = ""
-        if stderr > 0 and math.isfinite(distance):
-            n_errors = distance / stderr
-            size = f"{n_errors:.1f}" if n_errors < 100 else "over 100"
-            away = f", {size} standard errors away"
+        number = "—"
+        if math.isfinite(value):
+            away = _standard_errors_away(distance, stderr)
+            number = f"{_with_error(value, stderr)} (R² {r2:.2f}{away})"
         return Claim(
             claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
             status=status,
-            evidence="Slope of the last layer's log-attention on Γ"
-            if level == "attention"
-            else "One-step mirror descent nearest to the predictions",
-            number=f"{_with_error(value, stderr)} (R² {r2:.2f}{away})" if measured else "—",
+            evidence=LEVEL_EVIDENCE[level],
+            number=number,
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
             n_sequences=self.n_read if level == "attention" else self.n_fitted,
             seed=self.seed,
             reason=reason,
         )
+
+    def _undecidable_reason(self, level: str, value: float) -> str:
+        """Why β at a level cannot be compared with the optimum; empty if it can."""
+        if self.two_step is not None:
+            return "the optimum is for one step, and this model is deep enough for two"
+        if self.no_optimum:
+            return self.no_optimum
+        if not math.isfinite(value):
+            return "this level does not apply to the task"
+        if level == "output" and self.output_at_bound:
+            return "the fit ended at the bound of its range, so the outputs do not determine β"
+        return ""
 
     def blocks(self) -> list[Block]:
         bound = ", at the bound" if self.output_at_bound else ""
@@ -278,9 +292,9 @@ class BetaRecovery(Result):
             rows.append((symbols[name], f"{value:.3g}{bound}", f"{fit.stderr[name]:.2g}"))
         header = ("constant of the two-step construction", "nearest to the predictions", "± s.e.")
         text = (
-            f"With them the construction explains {fit.explained:.1%} of what the predictions have "
-            f"beyond uniform weights; {fit.n_identified} of {len(fit.combinations)} combinations "
-            "of the constants are identified."
+            f"With these constants, the construction explains {fit.explained:.1%} of what the "
+            f"predictions have beyond uniform weights; {fit.n_identified} of "
+            f"{len(fit.combinations)} combinations of the constants are identified."
         )
         return [Table(header, tuple(rows)), Text((text,), "soft")]
 
@@ -291,7 +305,9 @@ def _with_error(value: float, stderr: float) -> str:
     return f"{value:.2f}{error}"
 
 
-@register_probe("recover_beta", label="which learning rate it learned, at three levels", rank=20)
+@register_probe(
+    "recover_beta", label="which learning rate the model learned, at three levels", rank=20
+)
 def recover_beta(
     model: LensTransformer,
     task: Task,
@@ -305,11 +321,11 @@ def recover_beta(
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
-        explanation: that of the model at this length, if it is known already. The output level
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
+        explanation: the model's explanation at this length, if already known. The output level
             is its fit, on its own sequences, so that no page shows two fits of one constant.
 
     Returns:
@@ -353,6 +369,15 @@ def recover_beta(
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
+
+
+def _standard_errors_away(distance: float, stderr: float) -> str:
+    """A distance in standard errors, to follow a number; empty if it cannot be stated."""
+    if not (stderr > 0 and math.isfinite(distance)):
+        return ""
+    n_errors = distance / stderr
+    size = f"{n_errors:.1f}" if n_errors < 100 else "over 100"
+    return f", {size} standard errors away"
 
 
 def _attention_levels(
@@ -403,7 +428,7 @@ def _theory(evidence: Evidence) -> float:
 def _share_of_movement(
     evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], beta: float
 ) -> float:
-    """Of the squared distance from the uniform-weights prediction, the share that β removes."""
+    """The share of the squared distance from the uniform-weights prediction that β removes."""
     given = to_distribution(predictions)
     fitted = ESTIMATORS["one_step"].predict(evidence, beta=beta)
     total = (given - evidence.predict(evidence.uniform)).square().sum(-1).mean().item()

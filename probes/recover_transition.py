@@ -59,7 +59,7 @@ MOST_ENDED = 256
 
 @dataclass(frozen=True, eq=False)
 class HeadTransition:
-    """What one head of layer 1 shows of π, with the layer-2 head that carries it best."""
+    """π as read from one head of layer 1, with the layer-2 head that carries it best."""
 
     path: HeadPath
     estimate: Float64[Tensor, "vocab vocab"]
@@ -120,7 +120,7 @@ class TransitionRecovery(Result):
         )
 
     def recovered(self, name: str) -> bool:
-        """Whether an estimate is much nearer to π than the token marginal is."""
+        """Whether an estimate is much nearer to π than the token marginal."""
         return self.total_variation[name] < RECOVERED * self.control_variation
 
     @property
@@ -149,7 +149,7 @@ class TransitionRecovery(Result):
             return f"Use: {reading} ({numbers}); behaviour agrees with it."
         return (
             f"Use: {reading} ({numbers}). The tokens that the last layer attends to do not give "
-            "the same matrix, so the output is no linear map of them alone."
+            "the same matrix, so the output is not a linear map of them alone."
         )
 
     def head_sentence(self) -> str:
@@ -158,9 +158,9 @@ class TransitionRecovery(Result):
             return ""
         path = self.heads[self.carrier - 1].path
         return (
-            f"Head {path.first} of layer 1 carries most, averaged by head {path.second} of layer "
-            f"2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}); the readings of layer 1 are "
-            "that head's."
+            f"Head {path.first} of layer 1 carries most of the signal, averaged by head "
+            f"{path.second} of layer 2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}). Layer "
+            "1 is read from that head."
         )
 
     def summary(self) -> str:
@@ -287,7 +287,7 @@ class TransitionRecovery(Result):
 
 @register_probe(
     "recover_transition",
-    label="which transition matrix it learned, and where it can be seen",
+    label="which transition matrix the model learned, and where it is visible",
     rank=30,
 )
 def recover_transition(
@@ -304,8 +304,8 @@ def recover_transition(
         model: any hooked model.
         task: a task with one transition matrix for all lags.
         tokens: sequences [batch, pos] to probe on; drawn from the task if None.
-        n_sequences: how many to draw.
-        seed: of drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
 
     Returns:
         Five estimates of π; those of layer 1 are its carrying head's.
@@ -455,11 +455,11 @@ def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tens
 def behaviour(
     model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """What the model predicts after m equal tokens, which is a row of π for any weights.
+    """The model's predictions after m equal tokens, which are rows of π for any weights.
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: sequences whose last m tokens are replaced.
 
     Returns:

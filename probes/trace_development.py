@@ -1,7 +1,7 @@
-"""When did it learn what? Readings along a training history or a series of checkpoints.
+"""What did the model learn when? Readings along a training history or a series of checkpoints.
 
-A history holds what training read at every evaluation; a series of checkpoints can be probed for
-anything.
+A history holds the readings of every evaluation; a series of checkpoints can be given to any
+probe.
 """
 
 import math
@@ -42,14 +42,15 @@ Probe = Callable[[Checkpoint], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Development(Result):
-    """Readings by step, and the steps at which things appeared; None for what never did."""
+    """Readings by step, and the step of each event; None if it never happened."""
 
     steps: tuple[int, ...]
     series: dict[str, tuple[Any, ...]]
-    """By reading; None if a step has no such reading."""
+    """Values at every step, by reading; None if a step has no such reading."""
     events: dict[str, int | None]
-    """left_plateau: first there and at the next evaluation; beta, transition, branch: from that
-    step on to the end. What was never recorded is not listed."""
+    """The step of each event. left_plateau: the first step at which it holds, also at the next
+    evaluation. beta, transition, branch: the step from which it holds until the end. Events without
+    recorded readings are not listed."""
     final_branch: str
     levels: dict[str, float]
     """KL to the truth of uniform weights and of tuned one-step mirror descent, if it is known."""
@@ -110,7 +111,7 @@ def _is_finite(value: Any) -> bool:
 
 @register_probe(
     "trace_development",
-    label="when it learned what, from its training history",
+    label="when each part of the mechanism appeared in training",
     needs="checkpoint",
     rank=90,
 )
@@ -158,7 +159,7 @@ def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
 
 
 def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
-    """What training would have written into its history, and the probes in addition."""
+    """The entry that training would have written into its history, with the probes added."""
     tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
     reading = read(checkpoint.model, checkpoint.task, readable_sequences(tokens))
     last = checkpoint.history[-1] if checkpoint.history else {"step": 0}
@@ -180,7 +181,9 @@ def _trace(
     entries: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, names: Sequence[str]
 ) -> Development:
     steps = tuple(int(entry["step"]) for entry in entries)
-    series = {name: tuple(entry.get(name) for entry in entries) for name in names}
+    series = {}
+    for name in names:
+        series[name] = tuple(entry.get(name) for entry in entries)
     branch = series["branch"][-1] or "undecided"
     data = held_out_data(checkpoint.task, checkpoint.model.config.length)
     evidence = checkpoint.task.evidence(data.tokens)
@@ -195,8 +198,8 @@ def _trace(
     for name, held in conditions.items():
         recorded = any(value is not None for value in series[NEEDED[name]])
         if recorded:
-            # A later spike of the loss is no return to the plateau; everything else counts from
-            # where it stays.
+            # A later spike of the loss is not a return to the plateau. The other events count from
+            # the step after which they hold until the end.
             since = _first_pair if name == "left_plateau" else _since
             events[name] = since(steps, held)
     return Development(

@@ -105,10 +105,10 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["train", "--out", ""], "--out: expected a path, got ''"),
         (
             ["train", "--out", "pyproject.toml/run"],
-            "pyproject.toml is not a directory that can be written to",
+            "pyproject.toml is not a writable directory",
         ),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
-        (["train", "--resume", "disentangled-m4-T64"], "the zoo's models hold no runs"),
+        (["train", "--resume", "disentangled-m4-T64"], "zoo models cannot be resumed"),
         (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (
@@ -144,7 +144,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
         (["app", "nowhere"], "nowhere: no such checkpoint directory"),
         (["app", "tests"], "tests: not a checkpoint, config.json is missing"),
-        (["app", "--port", "65536"], "--port: expected a port of 0..65535, got 65536"),
+        (["app", "--port", "65536"], "--port: expected a port in 0..65535, got 65536"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
@@ -158,7 +158,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "truth"], "--target is for tuning the two-step construction"),
+        (["--target", "truth"], "--target applies only if the two-step construction is tuned"),
         (["--layers", "4"], "there are constructions for disentangled with 3 layers"),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
         (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
@@ -387,7 +387,7 @@ def test_the_choices_of_flags_are_those_of_recipes():
 def test_help_says_what_the_recipes_are():
     words = " ".join(RECIPES.split())
     three, five, standard = fast(), fast(n_layers=5), fast("standard")
-    assert f"Adam {three.adam_betas} to the true" in words
+    assert f"Adam {three.adam_betas}, true next-token" in words
     assert (
         f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start"
         in words
@@ -399,7 +399,7 @@ def test_help_says_what_the_recipes_are():
         f"{five.later_rate:g} times that"
     ) in words
     assert (
-        f"Adam {PAPER.adam_betas} to one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
+        f"Adam {PAPER.adam_betas}, one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
         "steps at a "
         f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
     ) in words
@@ -629,7 +629,7 @@ def test_patch_one_place_and_sweep_all(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert len(found["values"]) == 3
     assert main(["patch", "disentangled-m4-T64", "--hook", "z", "--layer", "9"]) == 2
-    assert "layer: expected a layer of 0..2, got 9" in capsys.readouterr().err
+    assert "layer: expected a layer in 0..2, got 9" in capsys.readouterr().err
 
 
 def test_patch_from_a_construction_that_does_not_exist_is_one_sentence(tmp_path, capsys):

@@ -1,7 +1,7 @@
-"""What an algorithm is: an estimator whose intermediate variables are laid open.
+"""What an algorithm is: an estimator with explicit intermediate variables.
 
 Each variable is a formula of the evidence and of the variables before it. An interchange replaces
-one of them by its value on another sequence; everything after it follows.
+one of them with its value on another sequence and recomputes all later ones.
 """
 
 from abc import abstractmethod
@@ -52,8 +52,8 @@ class Algorithm(Estimator):
         """All variables, in the order in which they are computed.
 
         Args:
-            evidence: of the sequences.
-            given: values that replace some variables; what follows uses them.
+            evidence: the evidence of the sequences.
+            given: values that replace some variables; later variables are computed from them.
             **constants: the algorithm's constants.
 
         Returns:

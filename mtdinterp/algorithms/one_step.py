@@ -30,7 +30,7 @@ def _mean(
 ) -> Float64[Tensor, "batch component"]:
     gamma = values["responsibilities"]
     if gamma is evidence.responsibilities():
-        # Not replaced by an interchange, so that the mean is known already; fits ask often.
+        # Not replaced by an interchange, so the cached mean can be used; fits need it often.
         return evidence.mean_responsibilities
     return mean_over_steps(gamma)
 
@@ -47,7 +47,7 @@ def one_step_weights(
 
 @register_algorithm
 class OneStep(Algorithm):
-    """softmax(β·Γ)."""
+    """One mirror-descent step from uniform weights: w = softmax(β·Γ)."""
 
     name, label = "one_step", "one step of mirror descent"
     constants = (replace(BETA, signed=True),)

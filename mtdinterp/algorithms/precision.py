@@ -55,9 +55,9 @@ def precision_of(
     minimum is added: an exact fit has no spread, but its valley may still be flat.
 
     Args:
-        algorithm: whose constants they are.
-        evidence: of the sequences.
-        predictions: what the constants were fitted to.
+        algorithm: the algorithm that the constants belong to.
+        evidence: the evidence of the sequences.
+        predictions: the predictions that the constants were fitted to.
         constants: the fitted values.
 
     Returns:

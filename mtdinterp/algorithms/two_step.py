@@ -1,8 +1,8 @@
 """The two-step construction: a second mirror-descent step by re-weighted averaging.
 
 The second gradient is Σ_t γ_t / (w¹·γ_t), with w¹ the one-step estimate: the responsibilities
-again, each divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) stands for
-1/x up to scale:
+again, each divided by how well w¹ explains it. Attention cannot divide, but exp(-a·x) approximates
+1/x up to a factor:
 
     γ -> Γ -> w¹ = softmax(β₁·Γ) -> Γ² = Σ_t softmax_t(-a·w¹·γ_t)·γ_t -> w = softmax(c₁·Γ + c₂·Γ²)
 """
@@ -35,7 +35,7 @@ from mtdinterp.tasks.base import Task
 TWO_STEP_TARGETS = ("truth", "two_step")
 """What the four constants can be tuned to: the truth, or two-step mirror descent itself."""
 FIRST_SEQUENCES = 500
-"""How many sequences the several starts of a fit look at; the best of them then sees all."""
+"""Number of sequences used from each start of a fit; the best start is then fitted on all."""
 STARTS = ((1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 0.5, 1.5), (1.5, 1.0, 0.3, 2.0), (0.7, 3.0, 0.2, 2.5))
 """Where fits start, in units of each constant's natural size."""
 BOUNDS = ((1e-3, 20.0), (0.0, 50.0), (-20.0, 50.0), (-20.0, 50.0))
@@ -105,7 +105,7 @@ class TwoStep(Algorithm):
     def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
         """The nearest constants, on the scale of two-step mirror descent fitted to the same."""
         fitted = ESTIMATORS["mirror_descent_2"].fit(evidence, predictions)
-        # Predictions far from mirror descent may have next to no β: no scale to search on.
+        # Predictions far from mirror descent may have a β near 0: there is no scale to search on.
         scale = max(fitted.constants["beta"], 0.05 * (evidence.n_steps + evidence.n_components))
         return fit_two_step(evidence, predictions, scale)
 
@@ -123,8 +123,8 @@ def fit_two_step(
     few sequences find its floor, all sequences then decide where along it.
 
     Args:
-        evidence: of the sequences.
-        predictions: what to explain.
+        evidence: the evidence of the sequences.
+        predictions: the predictions to explain.
         beta: β of two-step mirror descent, for the scale.
 
     Returns:
@@ -214,11 +214,11 @@ def tune_two_step(
     identified. Against two-step mirror descent it shows how closely attention can follow that.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         target: "truth" or "two_step" (two-step mirror descent).
-        seed: of the sequences.
-        n_sequences: how many.
+        seed: seed for drawing the sequences.
+        n_sequences: number of sequences.
 
     Returns:
         β₁, a, c₁, c₂.
@@ -226,7 +226,7 @@ def tune_two_step(
     check_option("target", target, TWO_STEP_TARGETS)
     data = task.sample(check_count("n_sequences", n_sequences), length, seed)
     evidence = task.evidence(data.tokens)
-    # The rate that anyone gets who tunes two-step mirror descent for this task and seed.
+    # The same rate that tuning two-step mirror descent gives for this task and seed.
     tuned = tune_learning_rate(task, length, steps=2, seed=seed)
     wanted = data.next_probs
     if target == "two_step":

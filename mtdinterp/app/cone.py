@@ -44,7 +44,7 @@ class LayerCone:
 
 @dataclass(frozen=True, eq=False)
 class Cone:
-    """What an edit does alone."""
+    """The effect of one edit alone."""
 
     layers: tuple[LayerCone, ...]
     change: float
@@ -127,6 +127,7 @@ def _edited_layer(scene: Scene, edit: EditState) -> int:
         return len(scene.model.blocks) - 1
     if edit.hook.rsplit("hook_", 1)[-1] == "embed":
         return -1
+    # All other hooks have names such as blocks.1.attn.hook_pattern.
     return int(edit.hook.split(".")[1])
 
 

@@ -42,7 +42,7 @@ class EstimatorTable:
         """One row per estimator, in the order of the registry.
 
         Args:
-            scene: what is shown.
+            scene: the model, sequences and edits that are shown.
             found: its view, which says what predictions are compared with.
 
         Returns:

@@ -120,7 +120,7 @@ def integer(least: int, most: int) -> Parser[int]:
     def parse(name: str, value: Any) -> int:
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not is_integer or not least <= value <= most:
-            raise StateError(f"{name}: expected an integer of {least}..{most}, got {_shown(value)}")
+            raise StateError(f"{name}: expected an integer in {least}..{most}, got {_shown(value)}")
         return int(value)
 
     return parse
@@ -133,7 +133,7 @@ def number(least: float = -LARGEST) -> Parser[float]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not least <= value <= LARGEST:
             raise StateError(
-                f"{name}: expected a number of {least:g}..{LARGEST:g}, got {_shown(value)}"
+                f"{name}: expected a number in {least:g}..{LARGEST:g}, got {_shown(value)}"
             )
         return float(value)
 

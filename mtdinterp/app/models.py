@@ -1,4 +1,4 @@
-"""What may be opened: the zoo, the given directories, and the reference constructions.
+"""Models that the workbench can open: the zoo, the given directories, and the constructions.
 
 Nothing else is reachable from a request: a name is looked up in this registry and never becomes a
 path.
@@ -24,7 +24,7 @@ EXPLAINED_ON = 256
 BARS = ("exact_bayes", "one_step")
 """Estimators that the charts show as bars; the table of estimators has every registered one."""
 FIRST = "disentangled-m4-T64"
-"""What a first-time visitor sees."""
+"""The model that a first-time visitor sees."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Entry:
     architecture: str
     layers: int
     order: int
-    """m: how many components explain a token."""
+    """m: the number of components that can explain a token."""
     vocab_size: int
     length: int
 
@@ -52,7 +52,7 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the page reads from a model once per length."""
+    """Quantities that the page computes once per model and length."""
 
     explanation: Explanation
     fits: dict[str, Fitted]
@@ -84,7 +84,7 @@ def read_model(model: LensTransformer, task: Task, length: int) -> Reading:
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         length: tokens per sequence.
 
     Returns:
@@ -99,8 +99,8 @@ def fitted_to(name: str, explanation: Explanation) -> Fitted:
     """An estimator's constants nearest to the model's predictions.
 
     Args:
-        name: of the estimator.
-        explanation: of the model; if it is by this estimator, its constants are taken.
+        name: the estimator's name.
+        explanation: the model's explanation; its constants are used if it names this estimator.
 
     Returns:
         The constants, and which of them are at a bound.
@@ -165,7 +165,7 @@ class Registry:
         """The reference construction of a checkpoint, or None if none is known.
 
         Args:
-            name: of the checkpoint.
+            name: the checkpoint's name.
             length: tokens per sequence.
             beta: replaces the fitted β of a one-step construction; None keeps it.
             delta: size of the masks' scores.
@@ -180,7 +180,7 @@ class Registry:
 
 
 def _entry(name: str, path: Path) -> Entry:
-    """What the list shows of a checkpoint; its weights are not read."""
+    """A checkpoint's entry in the list of models; its weights are not read."""
     config = read_config(path)
     model = config.get("model")
     if not isinstance(model, dict) or not {"architecture", "n_layers", "length"} <= set(model):

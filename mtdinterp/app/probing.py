@@ -14,7 +14,7 @@ from mtdinterp.report.collect import collect_probes, run_probe
 from mtdinterp.report.judge import judge
 
 VERDICT = "verdict"
-"""What the page calls the judgement on all probes together."""
+"""The name under which the page requests the judgement on all probes together."""
 
 
 def known_probes() -> dict[str, str]:
@@ -33,7 +33,7 @@ class ProbeRunner:
         """Run a probe with its default settings, or judge all of them.
 
         Args:
-            name: of a registered probe, or `VERDICT`.
+            name: the name of a registered probe, or `VERDICT`.
             checkpoint: a copy that nothing else uses; see `private_copy`.
 
         Returns:

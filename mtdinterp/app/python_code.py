@@ -182,7 +182,7 @@ def _edit_call(scene: Scene, edit: EditState) -> str:
 
 
 def _source_call(scene: Scene, edit: EditState) -> str:
-    """The expression for what an edit puts in its place."""
+    """The expression for the value that an edit writes."""
     source = edit.source
     if source.kind == "sequence":
         return _from_run("source", source.layer, source.position)

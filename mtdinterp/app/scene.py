@@ -14,12 +14,13 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.app.cache import Recent
+from mtdinterp.app.library_edits import plain_edit
 from mtdinterp.app.models import Reading, Registry
 from mtdinterp.app.runs import Run, observe
-from mtdinterp.app.state import MOST_TOKENS, EditState, ModelState, Range, State
+from mtdinterp.app.state import MOST_TOKENS, EditState, ModelState, State
 from mtdinterp.estimators.base import Constants
 from mtdinterp.evidence import Evidence
-from mtdinterp.interventions import Edit, FromRun, Share, steering_edit
+from mtdinterp.interventions import Edit, FromRun
 from mtdinterp.interventions.hooking import activations
 from mtdinterp.interventions.places import hook_name
 from mtdinterp.interventions.sources import taken_from
@@ -65,7 +66,7 @@ class Scene:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What the sequence tells about its weights."""
+        """The evidence of the sequence about its weights."""
         return self.task.evidence(self.tokens)
 
     @cached_property
@@ -231,8 +232,8 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
 
     Args:
         registry: where models are looked up.
-        memory: runs that were computed before.
-        state: what to show.
+        memory: cache of earlier runs.
+        state: the state to show.
 
     Returns:
         The scene.
@@ -273,7 +274,7 @@ def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:
     Args:
         registry: where the model is looked up.
         model: which model.
-        seed: of the sequences.
+        seed: seed for drawing the sequences.
 
     Returns:
         The state.
@@ -290,49 +291,3 @@ def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:
         tuple(here.weights[0].tolist()),
         tuple(source[0].tolist()),
     )
-
-
-def plain_edit(edit: EditState) -> Edit:
-    """The edit of the library, with "zero" as a placeholder for a source that needs another run."""
-    source, values = edit.source, edit.source.values
-    if source.kind == "weights":
-        if (
-            edit.hook.removeprefix("hook_") != "pattern"
-            or edit.position is not None
-            or edit.key is not None
-        ):
-            raise ValueError(
-                "source: weights are written into the attention of a layer at the last position; "
-                "choose the hook point pattern, without positions and keys"
-            )
-        return steering_edit(
-            torch.tensor(values, dtype=torch.float64),
-            layer=-1 if edit.layer is None else edit.layer,
-        )
-    found: Any = "zero"
-    if source.kind == "number":
-        found = source.value
-    elif source.kind == "values":
-        found = torch.tensor(values, dtype=torch.float64)
-    elif source.kind == "share":
-        if edit.key is None or edit.hook.removeprefix("hook_") != "pattern":
-            raise ValueError(
-                "source: a share of the row needs attention (hook point pattern) and its keys"
-            )
-        return Edit(
-            edit.hook,
-            Share(source.value or 0.0, keys=slice(*edit.key)),
-            _index(edit.position),
-            edit.head,
-            layer=edit.layer,
-        )
-    return Edit(
-        edit.hook, found, _index(edit.position), edit.head, edit.block, edit.layer, _index(edit.key)
-    )
-
-
-def _index(places: Range | None) -> int | slice | None:
-    """One position as its number, several as a slice."""
-    if places is None:
-        return None
-    return places[0] if places[1] == places[0] + 1 else slice(*places)

@@ -55,7 +55,7 @@ NEEDED_FIELD = {"number": "value", "share": "value", "values": "values", "weight
 
 @dataclass(frozen=True)
 class SourceState:
-    """What an edit puts in its place.
+    """The source of the value that an edit writes.
 
     Attributes:
         kind: one of `SOURCES`.

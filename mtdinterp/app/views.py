@@ -27,9 +27,9 @@ class View:
     construction: dict[str, Any]
     """The reference construction's constants, or why there is none."""
     labels: dict[str, str]
-    """What each method of `predictions` and `kl` is called."""
+    """Labels of the methods in `predictions` and `kl`."""
     weight_labels: dict[str, str]
-    """What each method of `weights` is called: with several heads, a model's is their mean."""
+    """Labels of the methods in `weights`; a model with several heads shows their mean."""
     weights: dict[str, list[float]]
     """By method: one entry per lag, then the attention to other positions."""
     predictions: dict[str, list[float]]
@@ -113,7 +113,7 @@ def in_context_weights(run: Run, task: Task) -> Float64[Tensor, " bar"]:
     """The last layer's attention at the last position, mean over heads.
 
     Args:
-        run: of a model.
+        run: a model's run.
         task: where the last query reads each component.
 
     Returns:
@@ -156,7 +156,7 @@ def _with_rest(weights: Float64[Tensor, " lag"]) -> Float64[Tensor, " bar"]:
 
 
 def method_labels(scene: Scene) -> dict[str, str]:
-    """What the methods are called."""
+    """Labels of the methods."""
     labels = {"truth": "truth"}
     labels |= {name: ESTIMATORS[name].label.removeprefix("the ") for name in BARS}
     labels["construction"] = reference_name(scene)
@@ -166,7 +166,7 @@ def method_labels(scene: Scene) -> dict[str, str]:
 
 
 def weight_labels(scene: Scene) -> dict[str, str]:
-    """What the methods are called where their in-context weights are shown."""
+    """Labels of the methods next to their in-context weights."""
     labels = method_labels(scene)
     n_heads = len(scene.after.patterns[-1])
     if n_heads == 1:
@@ -189,7 +189,7 @@ def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
     """Attention of every layer in one of the runs on the page.
 
     Args:
-        scene: what is shown.
+        scene: the model, sequences and edits that are shown.
         which: "before", "after", "reference" or "source".
 
     Returns:

@@ -18,13 +18,13 @@ HOOKS = {
     "attn_scores": "attention scores",
     "rel_scores": "position scores",
     "resid_pre": "stream before the layer",
-    "attn_out": "what the layer writes",
+    "attn_out": "layer output",
     "resid_post": "stream after the layer",
     "q": "queries",
     "p": "position queries",
     "k": "keys",
     "v": "values",
-    "z": "what heads gather",
+    "z": "head outputs",
 }
 """Hook points that the page offers, in their order within a layer, with their labels."""
 WITH_KEYS = ("pattern", "attn_scores", "rel_scores")
@@ -34,7 +34,7 @@ MOST_NUMBERS = 6
 
 
 def reference_name(scene: Scene) -> str:
-    """What the reference model of a scene is: its construction or its checkpoint."""
+    """The kind of reference model in a scene: construction or checkpoint."""
     return "construction" if scene.state.model.role == "checkpoint" else "checkpoint"
 
 
@@ -116,7 +116,7 @@ def _library_source_text(scene: Scene, source: Source) -> str:
         return f"itself plus noise of {source.scale:g} times its standard deviation"
     if isinstance(source, Share):
         return f"share {source.value:.3g}"
-    return source if isinstance(source, str) else "a function of it"
+    return source if isinstance(source, str) else "a function of its value"
 
 
 def _run_text(scene: Scene, source: FromRun) -> str:

@@ -1,4 +1,4 @@
-"""Starts that any architecture can use, and the parts that tied starts share.
+"""Initialisations ("starts") that any architecture can use, and parts of tied starts.
 
 A start sets the parameters from the model's shape and random numbers alone; it knows nothing about
 the task.
@@ -40,7 +40,7 @@ def small(model: LensTransformer) -> None:
 
 
 def torch_default(model: LensTransformer) -> None:
-    """As in PyTorch's layers: tables N(0, 1) like Embedding, matrices uniform like Linear."""
+    """Like PyTorch's layers: tables N(0, 1) like Embedding, matrices uniform like Linear."""
     for name, parameter in model.named_parameters():
         is_table = name.rsplit(".")[-1].startswith("R_") or name.endswith("W_E")
         if is_table:
@@ -71,9 +71,9 @@ def spread_code(length: int, width: int) -> Float[Tensor, "length width"]:
     """A random row for every offset o, of norm √width·o^-DECAY.
 
     From offset 1 on, every `width` consecutive rows are a random orthogonal frame, so that
-    neighbouring offsets can be told apart from the start. Far offsets share the same few
-    dimensions, and without the decay their sum would drown the near ones: some tasks then stayed on
-    the plateau.
+    neighbouring offsets are distinguishable from the start. Far offsets share the same few
+    dimensions, and without the decay their sum would dominate the near ones: some tasks then stayed
+    on the plateau.
     """
     code = torch.empty(length, width)
     code[0] = nn.functional.normalize(torch.randn(width), dim=0)

@@ -30,7 +30,7 @@ IDLE = (
     "workbench.maps.requests.idle && workbench.cones.idle && workbench.shownState === "
     "workbench.store.state"
 )
-"""JavaScript that tells whether the page shows its current state."""
+"""JavaScript that returns whether the page shows its current state."""
 
 
 def missing() -> list[str]:

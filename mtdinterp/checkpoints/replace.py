@@ -44,14 +44,16 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointError(f"{directory}: a run is writing there") from None
+            raise CheckpointError(
+                f"{directory}: another run is writing to this directory"
+            ) from None
         yield
     finally:
         os.close(handle)
 
 
 def move_into_place(staging: Path, target: Path) -> None:
-    """Make a filled directory the target, replacing the directory that is there."""
+    """Move a filled directory to the target, replacing any directory at that path."""
     if not target.exists() or not any(target.iterdir()):
         staging.rename(target)  # replaces an empty directory atomically
         return

@@ -44,7 +44,7 @@ def save_checkpoint(
     Args:
         path: the directory to write.
         model: the model.
-        task: what the model is for.
+        task: the model's task.
         recipe: how the model was trained or constructed, as plain values.
         seeds: the seeds that were used, by what they decide.
         history: one entry per evaluation, each with its "step".
@@ -75,7 +75,7 @@ def describe(
 
     Args:
         model: the model.
-        task: what the model is for.
+        task: the model's task.
         recipe: how the model was trained or constructed, as plain values.
         seeds: the seeds that were used, by what they decide.
 
@@ -117,7 +117,7 @@ def write_weights(
 
     Args:
         directory: where to write.
-        model: whose parameters to write.
+        model: the model whose parameters are written.
         config: the contents of config.json.
         evaluation: the line of the history that describes these weights. It is stored with them
             because the history is a separate file, which may be older or newer.

@@ -1,1 +1,1 @@
-"""One module a command. Nothing heavy at the top: a module is imported to show its help."""
+"""One module per command, light to import because help must appear at once."""

@@ -11,6 +11,7 @@ NEEDED = ("fastapi", "uvicorn", "plotly")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
     parser.epilog = (
         "examples:\n  mtdinterp app\n  mtdinterp app out/m4 out/paper --port 8800\n"
         "  mtdinterp app --no-browser"
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(0),
         default=8765,
         metavar="N",
-        help="port on this machine (8765); 0 takes any that is free",
+        help="local port (8765); 0 picks any free port",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="do not open the page in a browser"
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve the workbench until it is interrupted; returns the exit code."""
     from mtdinterp.checkpoint_files import find_checkpoint, read_config
 
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -45,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             "pip install -c constraints.txt -e '.[app]'"
         )
     if options.port > 65535:
-        raise ValueError(f"--port: expected a port of 0..65535, got {options.port}")
+        raise ValueError(f"--port: expected a port in 0..65535, got {options.port}")
     for name in options.checkpoints:
         read_config(find_checkpoint(name))  # before anything heavy is imported
     with listen(options.port) as listener:
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
                 )
             )
         url = f"http://{ADDRESS}:{port}/"
-        print(f"workbench: {url}  (Ctrl+C ends it)", flush=True)
+        print(f"workbench: {url}  (press Ctrl+C to stop)", flush=True)
         if not options.no_browser:
             import webbrowser
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=("truth", "two_step"),
-        help="what the constants of the two-step construction are tuned to (truth)",
+        help="target for tuning the constants of the two-step construction (truth)",
     )
     parser.add_argument(
         "--delta",
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=tuple(ROUNDING),
         default="float32",
-        help="of the weights (float32)",
+        help="data type of the weights (float32)",
     )
     parser.add_argument(
         "--sequences",
@@ -159,7 +159,7 @@ def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> Non
         )
     if options.target and not (isinstance(algorithm, TwoStep) and options.constants is None):
         raise ValueError(
-            "--target is for tuning the two-step construction; there is nothing to tune to it here"
+            "--target applies only if the two-step construction is tuned; leave it out here"
         )
 
 
@@ -191,8 +191,8 @@ def _tuned_constants(
     fit = algorithm.tune(task, options.length, seed=options.seed)
     if fit.at_bound:
         raise OptimumAtEdge(
-            f"the best {fit.at_bound[0]} lies on the edge of the range that is searched; give it "
-            "with --constants"
+            f"the best {fit.at_bound[0]} lies at the edge of the search range; give it with "
+            "--constants"
         )
     return fit.constants
 
@@ -272,7 +272,7 @@ def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
 
 
 def _result(options: argparse.Namespace, constants: "Constants") -> dict[str, Any]:
-    """What was constructed and on what it is compared."""
+    """The construction's settings and the task that it is compared on."""
     return {
         "construction": {
             "architecture": options.architecture,

@@ -85,13 +85,13 @@ def check_writable(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"{path}: expected a file, got a directory")
     if (path.parent / CONFIG).exists() and (path.parent / WEIGHTS).exists():
-        raise ValueError(f"{path}: that folder is a checkpoint; write somewhere else")
+        raise ValueError(f"{path}: this directory is a checkpoint; choose another path")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written there ({error.strerror})") from None
+        raise ValueError(f"{path}: cannot write here ({error.strerror})") from None
 
 
 def checkpoint_directory(text: str) -> Path:
@@ -114,7 +114,7 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
     """Add the flags that describe a random task, and the seed.
 
     Args:
-        parser: where to add them.
+        parser: the parser to add them to.
         length: the default context length.
     """
     kinds = [f"{name}: {label}" for name, label in known_tasks().items()]
@@ -150,14 +150,14 @@ def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of la
     """Add the flags for the architecture and its depth.
 
     Args:
-        parser: where to add them.
+        parser: the parser to add them to.
         layers: the help text of --layers.
     """
     parser.add_argument(
         "--architecture",
         choices=tuple(catalogue("mtdinterp.architectures", "register_architecture")),
         default="disentangled",
-        help="which transformer (disentangled)",
+        help="transformer architecture (disentangled)",
     )
     parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help=layers)
 

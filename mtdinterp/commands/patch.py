@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="patch every layer, position and part in turn, from one sequence into another, and "
         "average over pairs of sequences",
     )
-    place = parser.add_argument_group("where and what, with --hook")
+    place = parser.add_argument_group("what to patch, with --hook")
     place.add_argument(
         "--layer",
         type=at_least(0),
         metavar="L",
-        help="counted from 0 (blocks and results count from 1: L1)",
+        help="layer, counted from 0 (block names and results count from 1, as in L1)",
     )
     place.add_argument(
         "--position", type=int, metavar="P", help="one position (-1 is the last; default: all)"

@@ -9,7 +9,7 @@ from mtdinterp.commands.progress import stages
 from mtdinterp.registry import catalogue
 
 PACKAGE = "probes"
-"""Whose files are the built-in probes."""
+"""The package whose files are the built-in probes."""
 
 
 def known_probes() -> dict[str, str]:

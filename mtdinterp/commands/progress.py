@@ -13,7 +13,7 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
     """Show progress through a number of stages.
 
     Args:
-        total: how many stages there are.
+        total: number of stages.
 
     Returns:
         A context manager whose value is a function to call with each stage's name as it begins.

@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=_file,
         metavar="FILE",
-        help="where to write it (report.html or report.md); every number goes next to it as .json",
+        help="output file (report.html or report.md); a .json file next to it holds all numbers",
     )
     parser.add_argument(
         "--format",
         choices=("html", "md"),
-        help="one self-contained page, or Markdown with a folder of figures (by the name of FILE)",
+        help="one self-contained page, or Markdown with a folder of figures named after FILE",
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_directory,
         default=Path("out") / "reproduce",
         metavar="DIR",
-        help="where pictures (.png, .pdf) and numbers (.csv) go (default: out/reproduce)",
+        help="directory for figures (.png, .pdf) and numbers (.csv) (default: out/reproduce)",
     )
     parser.add_argument(
         "--train",
@@ -130,16 +130,16 @@ def _plain(made: Sequence["Reproduction"], out: Path) -> dict[str, Any]:
     """The figures as plain values for JSON, by name."""
     from mtdinterp.results import to_plain
 
-    return {
-        found.name: {
-            "title": found.title,
-            "claim": found.claim,
-            "measured": list(found.measured),
-            "numbers": to_plain(dict(found.numbers)),
-            "csv": str(out / f"{found.name}.csv"),
+    figures = {}
+    for figure in made:
+        figures[figure.name] = {
+            "title": figure.title,
+            "claim": figure.claim,
+            "measured": list(figure.measured),
+            "numbers": to_plain(dict(figure.numbers)),
+            "csv": str(out / f"{figure.name}.csv"),
         }
-        for found in made
-    }
+    return figures
 
 
 def _text(made: Sequence["Reproduction"], options: argparse.Namespace) -> str:

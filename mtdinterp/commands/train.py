@@ -5,11 +5,8 @@ import importlib.util
 import json
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +29,7 @@ from mtdinterp.commands.flags import (
     not_empty,
     number,
 )
+from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
 
 if TYPE_CHECKING:
@@ -94,14 +92,14 @@ ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
 
 RECIPES = """\
-  fast   Adam (0.9, 0.95) to the true next distribution, batch 64, warm-up, cosine decay,
-         tied start. 3 layers: 8000 steps, rate 0.01 (standard: 0.005). 5 layers: 20000 steps,
-         rate 0.01, later rate 0.3 times that.
-  paper  Adam (0.9, 0.999) to one-hot targets, batch 128, 500000 steps at a constant 0.001,
+  fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
+         cosine decay, tied start. 3 layers: 8000 steps, rate 0.01 (standard: 0.005).
+         5 layers: 20000 steps, rate 0.01, later rate 0.3 times that.
+  paper  Adam (0.9, 0.999), one-hot targets, batch 128, 500000 steps at a constant 0.001,
          small normal start.
   Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry,
   mirrored breaks it the other way, default has uniform attention, small is N(0, 0.02)
-  everywhere, torch is as PyTorch's own layers."""
+  everywhere, torch is PyTorch's default."""
 """Written out because the recipes are expensive to import; a test compares the two."""
 ESTIMATOR_LABELS = {
     "uniform": "uniform weights",
@@ -109,9 +107,9 @@ ESTIMATOR_LABELS = {
     "two_step": "two-step MD (tuned)",
     "exact_bayes": "exact posterior mean",
 }
-"""How the table of results calls the estimators of the held-out set."""
+"""Labels of the held-out estimators in the table of results."""
 READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
-"""What the summary repeats from the last evaluation."""
+"""Entries of the last evaluation that the summary repeats."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -244,7 +242,7 @@ def _check_directory(path: Path, resume: bool) -> None:
     """Refuse a directory that cannot be resumed, or cannot hold a new run."""
     if resume:
         if not path.is_dir():
-            zoo = "; the zoo's models hold no runs" if path.name in zoo_names() else ""
+            zoo = "; zoo models cannot be resumed" if path.name in zoo_names() else ""
             raise CheckpointError(f"{path}: no such directory to resume{zoo}")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(
@@ -259,7 +257,7 @@ def _check_directory(path: Path, resume: bool) -> None:
         parent = next(ancestor for ancestor in path.absolute().parents if ancestor.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise CheckpointError(
-                f"{path}: cannot be created, {parent} is not a directory that can be written to"
+                f"{path}: cannot be created because {parent} is not a writable directory"
             )
 
 
@@ -298,7 +296,7 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
     trainer = running.trainer
     if trainer.finished:
         running.save_evaluation()  # repairs these files from the state if they are damaged
-        print(f"mtdinterp train: {running.path} is finished already", file=sys.stderr)
+        print(f"mtdinterp train: {running.path} is already finished", file=sys.stderr)
         return None
     line = LiveLine(trainer.recipe.steps)
     stop: list[int] = []
@@ -313,52 +311,13 @@ def _train(running: "Run", options: argparse.Namespace) -> int | None:
         return not stop
 
     latest = live_evaluation(trainer.history[-1]) if trainer.history else ""
-    with _on_interrupt(stop), _logging(options, running) as log:
+    with recording_stop_signals(stop), _logging(options, running) as log:
         try:
             line.started(trainer.step, latest)
             running.train(after_step, after_evaluation)
         finally:
             line.close()
     return stop[0] if stop and not trainer.finished else None
-
-
-@contextmanager
-def _on_interrupt(stop: list[int]) -> Iterator[None]:
-    """Append a signal that asks to stop (Ctrl-C, SIGTERM, a lost terminal) to `stop`.
-
-    The run then ends after the current step; a second signal ends it at once. Signals that are
-    ignored already, as under nohup, stay ignored.
-    """
-    streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
-    terminals = [stream.fileno() for stream in streams if stream.isatty()]
-
-    def handle(number: int, frame: Any) -> None:
-        if number == signal.SIGHUP:
-            _detach(terminals)
-        elif stop:
-            raise KeyboardInterrupt
-        # SIGHUP may come twice for one lost terminal, from the shell and from the system.
-        stop.append(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        # Only the main thread may set handlers, and signals arrive only there.
-        yield
-        return
-    before = [signal.signal(number, handle) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _detach(terminals: list[int]) -> None:
-    """Redirect a lost terminal to nowhere, because writing to it would be an error."""
-    with open(os.devnull, "wb") as nowhere:
-        for terminal in terminals:
-            os.dup2(nowhere.fileno(), terminal)
 
 
 def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextManager[Any]:

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def entry(path: Path) -> dict[str, Any]:
-    """What the configuration and the history of one model say."""
+    """One model's row, read from its configuration and history."""
     config = read_config(path)
     last = json.loads((path / HISTORY).read_text().splitlines()[-1])
     recipe = config["recipe"]

@@ -87,11 +87,11 @@ class Implementation(ABC):
         """The algorithm as weights.
 
         Args:
-            task: what the model is for.
+            task: the model's task.
             length: the only length at which it is exact.
-            constants: the algorithm's.
+            constants: the algorithm's constants.
             delta: size of the masks' scores; large enough for the constants if None.
-            dtype: of the weights.
+            dtype: data type of the weights.
 
         Returns:
             A model whose last output is the algorithm's prediction.
@@ -106,8 +106,8 @@ class Implementation(ABC):
         """The algorithm's leading constant as the model's mechanism shows it, by level.
 
         Args:
-            model: of this architecture and depth.
-            task: what the model is for.
+            model: a model of this architecture and depth.
+            task: the model's task.
             tokens: sequences to read it on.
 
         Returns:
@@ -139,8 +139,8 @@ def implementation_for(config: ModelConfig, task: Task) -> Implementation:
     """The construction of a model's architecture and depth for a task.
 
     Args:
-        config: the model's.
-        task: what the model is for.
+        config: the model's configuration.
+        task: the model's task.
 
     Returns:
         The implementation.

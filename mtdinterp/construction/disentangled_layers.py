@@ -89,7 +89,7 @@ def blank_model(
         transition: π [vocab, vocab], which sets the vocabulary.
         order: the number of lags m.
         length: the only length that the model accepts.
-        n_layers: how many layers.
+        n_layers: number of layers.
 
     Returns:
         The model.

@@ -44,7 +44,7 @@ def one_step(
         length: the only length at which the model is exact.
         beta: β.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model.
@@ -81,6 +81,18 @@ class OneStepDisentangled(Implementation):
         delta: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> LensTransformer:
+        """Build the three-layer model.
+
+        Args:
+            task: a task with one transition matrix for all lags.
+            length: the only length at which the model is exact.
+            constants: β, as "beta".
+            delta: size of the masks' scores; large enough for the constants if None.
+            dtype: data type of the weights.
+
+        Returns:
+            A model whose last output is the algorithm's prediction.
+        """
         known = require_transition(task, "The construction")
         mask = DELTA if delta is None else delta
         return one_step(known.transition, known.order, length, constants["beta"], mask, dtype)
@@ -88,6 +100,16 @@ class OneStepDisentangled(Implementation):
     def read(
         self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
     ) -> dict[str, Slope]:
+        """Read β by weights and by attention.
+
+        Args:
+            model: a model of this architecture and depth.
+            task: the task that the sequences come from.
+            tokens: sequences [batch, pos] to read β on.
+
+        Returns:
+            One slope per level.
+        """
         return {
             "weights": weight_beta(model, task.n_components),
             "attention": strongest(attention_betas(model, task, tokens)),
@@ -95,10 +117,13 @@ class OneStepDisentangled(Implementation):
 
 
 def weight_beta(model: LensTransformer, order: int) -> Slope:
-    """β_w from the weights: what layer 3 reads of the averaged lag block times what layer 1 writes.
+    """β_w from the weights: layer 3's reads of the averaged lag block times layer 1's writes.
 
-    Double-centred, the product is β_w·(I - 11ᵀ/m) in the construction. Layer 1 need not attend to
-    the lags alone, so the effective β is β_w times its gain.
+    Row g of `reads` holds the vector that layer 3 multiplies with the averaged lag block when it
+    scores offset g-1. Row g of `writes` is the code that layer 1 writes for lag g. In the
+    construction, their product is β_w·(I - 11ᵀ/m) once its rows and columns are centred. A trained
+    layer 1 may also attend to positions other than the lags, so the effective β is β_w times the
+    gain of layer 1.
 
     Args:
         model: a disentangled transformer.

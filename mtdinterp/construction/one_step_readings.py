@@ -17,7 +17,7 @@ def attention_betas(
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: the sequences.
         layer: from 0; -1 is the last.
 

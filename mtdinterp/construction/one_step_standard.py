@@ -42,7 +42,7 @@ def one_step_standard(
         beta: β.
         d_model: width of the stream; 32, or 2·vocab + 2·order if that is more.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model. Its heads are 8 wide, or wider if the vocabulary or the order needs it.
@@ -117,7 +117,7 @@ def one_step_standard(
 
 @register_implementation
 class OneStepStandard(Implementation):
-    """γ and Γ in dimensions of their own, the weights as layer 3's attention."""
+    """γ and Γ each have their own dimensions; layer 3's attention holds the weights."""
 
     algorithm = "one_step"
     architecture = "standard"
@@ -135,6 +135,18 @@ class OneStepStandard(Implementation):
         delta: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> LensTransformer:
+        """Build the three-layer model.
+
+        Args:
+            task: a task with one transition matrix for all lags.
+            length: the only length at which the model is exact.
+            constants: β, as "beta".
+            delta: size of the masks' scores; large enough for the constants if None.
+            dtype: data type of the weights.
+
+        Returns:
+            A model whose last output is the algorithm's prediction.
+        """
         known = require_transition(task, "The construction")
         mask = DELTA if delta is None else delta
         return one_step_standard(
@@ -144,4 +156,14 @@ class OneStepStandard(Implementation):
     def read(
         self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
     ) -> dict[str, Slope]:
+        """Read β by attention.
+
+        Args:
+            model: a model of this architecture and depth.
+            task: the task that the sequences come from.
+            tokens: sequences [batch, pos] to read β on.
+
+        Returns:
+            One slope per level.
+        """
         return {"attention": strongest(attention_betas(model, task, tokens))}

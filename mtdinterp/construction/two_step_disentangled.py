@@ -46,7 +46,7 @@ def two_step(
         beta_mean: c₁.
         beta_reweighted: c₂.
         delta: size of the masks' scores.
-        dtype: of the weights.
+        dtype: data type of the weights.
 
     Returns:
         The model.
@@ -108,9 +108,21 @@ class TwoStepDisentangled(Implementation):
         delta: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> LensTransformer:
+        """Build the five-layer model.
+
+        Args:
+            task: a task with one transition matrix for all lags.
+            length: the only length at which the model is exact.
+            constants: the four constants of `TwoStepConstants`, by name.
+            delta: size of the masks' scores; large enough for the constants if None.
+            dtype: data type of the weights.
+
+        Returns:
+            A model whose last output is the algorithm's prediction.
+        """
         known = require_transition(task, "The construction")
         values = TwoStepConstants(**constants)
         if delta is None:
-            # Scores can be as large as the constants, so the masks stand that much higher.
+            # Scores can be as large as the constants, so the masks must exceed them.
             delta = DELTA + 2 * sum(map(abs, values))
         return two_step(known.transition, known.order, length, *values, delta=delta, dtype=dtype)

@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Algorithms stand above estimators; these two names are public here.
+    # Algorithms import estimators, so these two public names are imported on first use.
     if name in ("TwoStepConstants", "reweighted_two_step"):
         from mtdinterp.algorithms import two_step
 

@@ -81,9 +81,9 @@ class Estimator(ABC):
     """A rule from evidence to mixture weights."""
 
     name: str
-    """What it is called in code, files and on the command line."""
+    """The name in code, files and on the command line."""
     label: str
-    """What it is, in a few words, as the continuation of a sentence."""
+    """A short description that can continue a sentence."""
     constants: tuple[Constant, ...] = ()
     style: Style | None = None
     """How figures draw it; derived from the name if None."""
@@ -107,7 +107,7 @@ class Estimator(ABC):
         return self.constants
 
     def derived(self, evidence: Evidence, constants: Constants) -> Constants:
-        """Other numbers that the constants stand for, to be shown next to them."""
+        """Other numbers computed from the constants, shown next to them."""
         return {}
 
     def predict(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch vocab"]:
@@ -135,11 +135,11 @@ class Estimator(ABC):
         """The constants that predict best on sequences drawn from the task.
 
         Args:
-            task: where sequences come from.
+            task: the task to draw sequences from.
             length: tokens per sequence.
             target: "truth" (the true next-token distribution) or "posterior_mean".
-            seed: of the sequences.
-            n_sequences: how many.
+            seed: seed for drawing the sequences.
+            n_sequences: number of sequences.
 
         Returns:
             The fit, with the mean KL(target ‖ estimator) it reaches.
@@ -159,10 +159,10 @@ class Estimator(ABC):
 def target_predictions(
     evidence: Evidence, truth: Float64[Tensor, "batch vocab"], target: str
 ) -> Float64[Tensor, "batch vocab"]:
-    """What a tuning target predicts.
+    """The predictions that constants are tuned to.
 
     Args:
-        evidence: of the sequences.
+        evidence: the evidence of the sequences.
         truth: their true next-token distributions.
         target: one of `TUNING_TARGETS`.
 
@@ -181,7 +181,7 @@ def minimise_constants(
 
     Args:
         objective: mean divergence as a function of named constants.
-        constants: what to search over.
+        constants: the constants to search over.
         grid_points: for a single constant, the size of the starting grid.
         tolerance: for a single constant, its relative accuracy.
 
@@ -205,7 +205,7 @@ def _minimise_one(
 
     best, reached = minimise_on_grid(at, grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT)
     if constant.signed and best <= grid[0]:
-        # Next to nothing: perhaps the constant is negative, or nothing at all.
+        # Close to zero: the constant may be negative, or zero.
         size, negative = minimise_on_grid(
             lambda size: at(-size), grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT
         )
@@ -232,7 +232,7 @@ def _minimise_several(objective: Objective, constants: tuple[Constant, ...]) -> 
     starts = [np.full(len(constants), fraction) for fraction in (0.25, 0.5, 0.75)]
     found = [_descend_from(start, value, box) for start in starts]
     # Tolerances are relative to the value at the start, so a second run from the best point is
-    # as much finer as the first one got lower.
+    # more precise by the factor that the first run gained.
     best = _descend_from(min(found, key=value), value, box)
     at_bound = tuple(
         constant.name

@@ -58,10 +58,10 @@ def entropic_map(
 def maximise_regularised(
     evidence: Evidence, strength: float, tolerance: float = 1e-9
 ) -> Float64[Tensor, "batch component"]:
-    """The same from evidence.
+    """Like `entropic_map`, from evidence.
 
     Args:
-        evidence: of the sequences.
+        evidence: the evidence of the sequences.
         strength: s, the weight of the entropy.
         tolerance: see `entropic_map`.
 

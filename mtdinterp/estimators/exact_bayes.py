@@ -89,7 +89,7 @@ def posterior_mean_of(
     """The posterior mean under the evidence's own prior.
 
     Args:
-        evidence: of the sequences.
+        evidence: the evidence of the sequences.
         tolerance: accuracy of every entry, at least 1e-12.
         max_nodes: the largest rule to use.
 

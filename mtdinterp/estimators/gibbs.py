@@ -65,7 +65,7 @@ def gibbs_posterior_mean(
         concentration: α, one number or one per lag.
         samples: draws that are averaged.
         burn_in: draws that are thrown away first.
-        seed: of the chain.
+        seed: seed of the chain.
         rao_blackwell: average the conditional mean (α_g + count_g)/(α₀ + N) instead of the drawn
             weights: the same expectation with less noise.
         return_stderr: also return the standard error.
@@ -99,7 +99,7 @@ def run_chain(
         burn_in: draws that are thrown away first.
         samples: draws that are kept.
         rao_blackwell: keep the conditional mean given the lag counts instead of the drawn weights.
-        rng: where random numbers come from.
+        rng: random number generator.
 
     Returns:
         One set of weights per draw and sequence.
@@ -122,7 +122,7 @@ def run_chain(
             counts[:, g] = reached[g] - reached[g - 1]
         posterior = alpha + counts
         gamma = rng.standard_gamma(posterior)
-        # A count of zero with a tiny α can draw an exact zero, which would never be left again.
+        # A count of zero with a tiny α can draw an exact zero, which the chain could never leave.
         weights = np.maximum(gamma / gamma.sum(1, keepdims=True), 1e-300)
         if iteration >= burn_in:
             kept = posterior / (alpha.sum() + steps) if rao_blackwell else weights

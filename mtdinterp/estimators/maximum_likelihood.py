@@ -130,7 +130,7 @@ def _accelerated_cycle(
     stride = velocity.norm(dim=-1) / acceleration.norm(dim=-1).clamp_min(1e-300)
     stride = stride.clamp(1.0, 1e6)[:, None]
     leap = weights + 2 * stride * velocity + stride**2 * acceleration
-    # EM never leaves a weight of zero, and leaves a tiny one slowly, so that no leap may go there.
+    # EM cannot leave a weight of zero and leaves a tiny one slowly, so no leap may go there.
     leap = torch.maximum(leap, 1e-3 * second)
     leap = em_step(likelihoods, leap / leap.sum(-1, keepdim=True))
     better = log_likelihood_at(likelihoods, leap) >= log_likelihood_at(likelihoods, second)

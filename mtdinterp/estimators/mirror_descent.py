@@ -71,7 +71,7 @@ def mirror_descent(
         tokens: integer array [batch, pos].
         order: the number of lags.
         learning_rate: η of every step.
-        steps: how many.
+        steps: number of steps.
 
     Returns:
         Weights of every sequence.
@@ -89,7 +89,7 @@ def descend(
     Args:
         likelihoods: c[t, g] of every sequence.
         learning_rate: η of every step.
-        steps: how many.
+        steps: number of steps.
 
     Returns:
         Weights of every sequence.
@@ -126,7 +126,7 @@ class MirrorDescent(Estimator):
     def __init__(self, steps: int, style: Style) -> None:
         """
         Args:
-            steps: how many.
+            steps: number of steps.
             style: how figures draw it.
         """
         self.steps = steps
@@ -144,7 +144,7 @@ class MirrorDescent(Estimator):
 
 
 def learning_rate_of(evidence: Evidence, constants: Constants) -> Constants:
-    """η that corresponds to β, to be shown next to it."""
+    """The learning rate η = β/(m·N) that corresponds to β, shown next to it in results."""
     rate = constants["beta"] / (evidence.n_components * evidence.n_steps)
     return {"learning_rate": rate}
 
@@ -212,12 +212,12 @@ def tune_learning_rate(
     """The learning rate of `steps`-step mirror descent with the smallest mean KL to the target.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         steps: mirror-descent steps.
         target: "truth" (the text of the paper) or "posterior_mean" (its appendix).
-        seed: of the sequences.
-        n_sequences: how many.
+        seed: seed for drawing the sequences.
+        n_sequences: number of sequences.
         grid: learning rates to search first; by default β from 0.1 to 2000.
 
     Returns:

@@ -66,7 +66,7 @@ def gauss_jacobi(
     routines are not.
 
     Args:
-        nodes: how many.
+        nodes: number of nodes.
         a: exponent of 1-x, above -1.
         b: exponent of 1+x, above -1.
 

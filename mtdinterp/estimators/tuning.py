@@ -1,8 +1,8 @@
 """Minimise a function of one positive number: a wide grid, then golden section.
 
-An optimum on the edge of the grid says that the grid was too narrow or that the data do not
-determine the number. Whoever searches for an answer gets an error then; whoever fits a model that
-may be far from everything takes the edge and marks it.
+An optimum on the edge of the grid means that the grid was too narrow or that the data do not
+determine the number. Tuning then raises an error (`AtEdge.REFUSE`). Fits to a model, which may be
+far from every estimator, accept the edge and mark it (`AtEdge.ACCEPT`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from mtdinterp.errors import NothingToTune, OptimumAtEdge
 
 
 class AtEdge(Enum):
-    """What an optimum on the edge of the grid means."""
+    """What to do if the optimum lies on the edge of the grid."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
@@ -33,7 +33,7 @@ def minimise_on_grid(
     Args:
         objective: the function.
         grid: positive values to try first, at least three.
-        name: of the number, for error messages.
+        name: the number's name, for error messages.
         relative_tolerance: accuracy of the minimiser.
         at_edge: whether an optimum at an end of the grid is an answer.
 

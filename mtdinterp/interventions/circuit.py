@@ -1,9 +1,9 @@
 """Minimal circuits: the edges that the output needs, with all others replaced by their means.
 
-`edges` defines what an edge is. An edge that is cut carries its mean over sequences instead (at
-every position, or pair of positions), or in path patching what it carries on other sequences. The
-mean of an edge that carries the same for every sequence is what it carries anyway, so cutting it
-has no effect: such edges are listed separately, as constant.
+`edges` defines what an edge is. Cutting an edge replaces its values with their mean over sequences
+(at every position, or pair of positions), or, in path patching, with its values on other sequences.
+Cutting an edge that has the same values for every sequence has no effect; such edges are listed
+separately, as constant.
 """
 
 import math
@@ -33,7 +33,7 @@ class Circuit(Result):
 
     edges: tuple[Edge, ...]
     constant: tuple[Edge, ...]
-    """Edges that carry the same for every sequence; cutting them changes nothing."""
+    """Edges that carry the same values for every sequence."""
     n_edges: int
     """The number of all edges of the model."""
     faithfulness: float
@@ -58,7 +58,7 @@ class Circuit(Result):
             f"model's predictions (KL {self.kl:.2e}):"
         ]
         for edge in self.edges:
-            lines.append(f"  {edge!s:<32} alone cut: KL {self.effects[edge]:.2e}")
+            lines.append(f"  {edge!s:<32} KL {self.effects[edge]:.2e} if it alone is cut")
         constant = ", ".join(map(str, self.constant)) or "none"
         lines.append(f"  constant edges: {constant}")
         lines.append(f"  {self.comparison()}")
@@ -72,13 +72,13 @@ class Circuit(Result):
                 "with all edges at their means the predictions are the same, so no edge is needed"
             )
         few = len(self.edges) <= FEW_EDGES * self.n_edges
-        control = f"all edges at their means leave KL {self.kl_at_means:.1e}"
+        control = f"all edges at their means: KL {self.kl_at_means:.1e}"
         if self.algorithm is not None and math.isfinite(self.algorithm_kl):
-            control += f", {self.algorithm} leaves {self.algorithm_kl:.1e}"
+            control += f"; {self.algorithm}: KL {self.algorithm_kl:.1e}"
         claim = Claim(
-            claim=f"Few edges keep {self.wanted:.0%} of what varying edges add to their means",
+            claim=f"Few edges keep {self.wanted:.0%} of what all edges add beyond their means",
             status=Status.UNDECIDABLE if reason else decide(few),
-            evidence="edges of the smallest circuit that was found, and the KL that it leaves",
+            evidence="Edges in the smallest circuit found, and its KL to the model",
             number=f"{len(self.edges)} of {self.n_edges} edges, KL {self.kl:.1e}",
             threshold=f"at most {FEW_EDGES:.0%} of the edges",
             control=control,
@@ -96,8 +96,9 @@ class Circuit(Result):
             f"({self.n_sequences} sequences)."
         )
         caution = (
-            "With all edges at their means the model also loses the last tokens. So a high share "
-            "does not show that these edges infer the weights well; the KL that is left does."
+            "With all edges at their means, the model also loses the last tokens. A high share "
+            "therefore does not show that these edges infer the weights well; the remaining KL "
+            "does."
         )
         rows = tuple((str(edge), f"{self.effects[edge]:.2e}") for edge in self.edges)
         return [
@@ -112,15 +113,15 @@ class Circuit(Result):
         return f"{self.faithfulness:.1%}" if math.isfinite(self.faithfulness) else "all"
 
     def comparison(self) -> str:
-        """What the circuit leaves unexplained, compared with what the model's algorithm leaves."""
-        left = f"The circuit alone leaves KL {self.kl:.1e} to the model's predictions"
+        """The circuit's KL to the model, compared with that of the model's algorithm."""
+        left = f"The circuit alone has KL {self.kl:.1e} to the model's predictions"
         if self.algorithm is None or not math.isfinite(self.algorithm_kl):
             return f"{left}."
-        compared = f"{left}; {self.algorithm} leaves {self.algorithm_kl:.1e}"
-        # An exact algorithm leaves rounding, and a ratio to rounding says nothing.
+        compared = f"{left}; {self.algorithm} has {self.algorithm_kl:.1e}"
+        # An exact algorithm has a KL of rounding error, to which a ratio is meaningless.
         if self.algorithm_kl < NO_GAP:
             return f"{compared}."
-        return f"{compared}, so the circuit leaves {self.kl / self.algorithm_kl:.2g} times as much."
+        return f"{compared}, so the circuit is {self.kl / self.algorithm_kl:.2g} times as far away."
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -151,7 +152,7 @@ def minimal_circuit(
         The circuit that was found.
     """
     if not 0 <= check_number("faithfulness", faithfulness) <= 1:
-        raise ValueError(f"faithfulness: expected a share of 0..1, got {faithfulness}")
+        raise ValueError(f"faithfulness: expected a share in 0..1, got {faithfulness}")
     network = with_edges(model)
     sequences = network.check_tokens(tokens)
     n_different = len(sequences.unique(dim=0))

@@ -135,7 +135,7 @@ def run_edges(
         model: the model to run.
         tokens: token ids [batch, pos].
         alive: the edges that carry what the model computes.
-        replacements: what every other edge carries, in a shape that broadcasts to its
+        replacements: the values that every other edge carries, in a shape that broadcasts to its
             contribution; see `contributions`.
 
     Returns:

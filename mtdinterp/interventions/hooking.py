@@ -34,7 +34,7 @@ def hooked(model: LensTransformer, hooks: Sequence[Hook]) -> Iterator[None]:
     needed = _needed_switches(hooks)
     if needed.issuperset(FORKS):
         raise ValueError(
-            "edits: hook_attn_in and hook_q_input, hook_k_input, hook_v_input exclude each other"
+            "edits: hook_attn_in and hook_q_input, hook_k_input, hook_v_input cannot be combined"
         )
     before = {switch: getattr(model.cfg, switch) for switch in SWITCHES.values()}
     try:

@@ -27,7 +27,7 @@ def positions_of(position: Any, length: int, what: str = "position") -> Tensor |
     for entry in chosen:
         if not -length <= entry < length:
             raise ValueError(
-                f"{what}: expected positions of {-length}..{length - 1}, got {entry!r}"
+                f"{what}: expected positions in {-length}..{length - 1}, got {entry!r}"
             )
     return torch.tensor([entry % length for entry in chosen])
 
@@ -52,7 +52,7 @@ def counted(name: str, value: Any, count: int, what: str) -> int:
         name: the name of the argument in error messages.
         value: the index that the caller passed.
         count: the number of items.
-        what: the expectation in error messages, such as "expected a layer of".
+        what: the expectation in error messages, such as "expected a layer in".
 
     Returns:
         The index in 0..count-1.

@@ -40,7 +40,7 @@ from mtdinterp.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interchange(Result):
-    """How well the best site of a model stands for a variable.
+    """How well the best site of a model represents a variable.
 
     `n_sequences` counts the pairs that the numbers come from, none of which chose the site. `seed`
     is None because the sequences are given.
@@ -69,7 +69,7 @@ class Interchange(Result):
     n_choosing: int
     """How many other pairs chose the site."""
     control_seed: int
-    """Of the swapped positions, the random sites and the learned subspace."""
+    """The seed of the swapped positions, random sites and learned subspace."""
     explanation: Explanation = field(repr=False)
     """The algorithm and its constants."""
     learned: Learned | None = None
@@ -199,12 +199,12 @@ def interchange(
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         base: sequences [pair, pos] that the model runs on, at least four.
         source: sequences of the same shape that the variable is taken from.
         variable: one of the algorithm's variables.
         learn_rank: if given, also train a subspace of this dimension to hold the variable.
-        seed: of the swapped positions, the random sites and the explanation.
+        seed: seed of the swapped positions, the random sites and the explanation.
         explanation: the algorithm and its constants; computed with the seed if None.
 
     Returns:
@@ -302,8 +302,8 @@ def _algorithm_predictions(
         explanation: the algorithm and its constants.
         base: evidence of the base sequences.
         source: evidence of the source sequences.
-        variable: what is swapped.
-        steps: where it is swapped, if it lives at every step.
+        variable: the variable to swap.
+        steps: the steps at which it is swapped, if it has a value at every step.
 
     Returns:
         Both predictions.

@@ -12,7 +12,7 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.hooking import Hook, hooked
 from mtdinterp.interventions.places import Index, has_keys, hook_name, place_of
-from mtdinterp.interventions.sources import activations_for, check_source, fitted
+from mtdinterp.interventions.sources import activations_for, check_source, value_for_place
 from mtdinterp.metrics import kl_divergence, to_distribution, total_variation
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.attention import attention_by_offset
@@ -135,7 +135,7 @@ def _change(
 
     def change(value: Tensor, hook: HookPoint) -> Tensor:
         changed = value.clone()
-        changed[place] = fitted(edit, value[place], activation, position_axis)
+        changed[place] = value_for_place(edit, value[place], activation, position_axis)
         return changed
 
     return change

@@ -60,7 +60,7 @@ def hook_name(model: LensTransformer, edit: Edit) -> str:
     names = list(model.hook_dict)
     if edit.layer is None:
         return check_option("hook", edit.hook, names)
-    layer = counted("layer", edit.layer, len(model.blocks), "expected a layer of")
+    layer = counted("layer", edit.layer, len(model.blocks), "expected a layer in")
     prefix = f"blocks.{layer}."
     in_layer = {name.rsplit("hook_", 1)[1]: name for name in names if name.startswith(prefix)}
     short = str(edit.hook).removeprefix("hook_")

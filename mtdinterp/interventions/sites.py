@@ -81,7 +81,7 @@ def _general_sites(model: LensTransformer, algorithm: Algorithm, variable: Varia
     for layer in _possible_layers(len(model.blocks), algorithm, variable):
         if variable.as_attention or is_result:
             sites += _attention_sites(model, layer, at_last)
-        # The layer that attends with the weights writes the prediction already.
+        # The layer that attends with the weights already writes the prediction.
         if not is_result:
             sites.append(Site(WRITES, layer, at_last))
     return sites

@@ -85,7 +85,7 @@ def _name_in_source(model: LensTransformer, edit: Edit, name: str) -> str:
     """The hook point of the source model that the edit takes its activation from."""
     layer = edit.source.layer if isinstance(edit.source, FromRun) else None
     if layer is not None and name.startswith("blocks."):
-        layer = counted("source layer", layer, len(model.blocks), "expected a layer of")
+        layer = counted("source layer", layer, len(model.blocks), "expected a layer in")
         name = ".".join(["blocks", str(layer), *name.split(".")[2:]])
     return check_option("hook of the source's model", name, model.hook_dict)
 
@@ -111,7 +111,7 @@ def taken_from(model: LensTransformer, edit: Edit, name: str, activation: Tensor
         raise ValueError(
             "position: a source from another position can only go to several positions in a row"
         )
-    start = counted("source position", start, length, "expected a position of")
+    start = counted("source position", start, length, "expected a position in")
     stop = start + len(edited)
     if stop > length:
         raise ValueError(
@@ -172,8 +172,10 @@ def _check_numbers(source: Tensor | np.ndarray | np.number | float) -> None:
         raise ValueError("source: expected numbers, got nan")
 
 
-def fitted(edit: Edit, current: Tensor, activation: Tensor | None, position_axis: int) -> Tensor:
-    """The edit's value in the shape and type of its place.
+def value_for_place(
+    edit: Edit, current: Tensor, activation: Tensor | None, position_axis: int
+) -> Tensor:
+    """The value that an edit writes, cast and broadcast to the shape and type of its place.
 
     Args:
         edit: the edit.
@@ -191,8 +193,8 @@ def fitted(edit: Edit, current: Tensor, activation: Tensor | None, position_axis
         return new.to(current).expand_as(current)
     except RuntimeError:
         raise ValueError(
-            f"source: the place at {edit.hook} has shape {list(current.shape)}, the source "
-            f"{list(new.shape)}, which does not fit"
+            f"source: shape {list(new.shape)} does not fit the place at {edit.hook}, which has "
+            f"shape {list(current.shape)}"
         ) from None
 
 

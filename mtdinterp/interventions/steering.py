@@ -42,7 +42,7 @@ def steer_weights(
         tokens: sequences [batch, pos].
         weights: [lag] for all sequences, or [batch, lag].
         dose: the share of the attention that is replaced; 0 leaves the model as it is.
-        layer: whose attention, from 0; the last one by default.
+        layer: the layer whose attention is replaced, from 0; the last one by default.
         offsets: how far before the last position each weight's token stands; 0, 1, … by default,
             which are the lags 1, 2, … of the next token.
 
@@ -72,7 +72,7 @@ def steering_edit(
     Args:
         weights: [lag] for all sequences, or [batch, lag].
         dose: the share of the attention that is replaced.
-        layer: whose attention, from 0; the last one by default.
+        layer: the layer whose attention is replaced, from 0; the last one by default.
         offsets: how far before the last position each weight's token stands; 0, 1, … by default.
 
     Returns:
@@ -175,7 +175,7 @@ def dose_response(
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: sequences [batch, pos].
         weights: [component] for all sequences, or [batch, component].
         doses: shares of the last layer's attention to replace.

@@ -45,7 +45,7 @@ def reading_layer(model: LensTransformer, explanation: Explanation, variable: Va
 
     Args:
         model: any hooked model.
-        explanation: of the model.
+        explanation: the model's explanation.
         variable: a variable at the last position.
 
     Returns:
@@ -84,7 +84,7 @@ class SubspaceLearner:
             base: the sequences that the model runs on.
             source: the sequences that swapped values come from.
             rank: the dimension of the subspace.
-            seed: of the first subspace and of the control's pairs.
+            seed: seed of the first subspace and of the control's pairs.
         """
         width = model.layers[layer].reads.stop
         if check_count("learn_rank", rank) > width:
@@ -113,8 +113,8 @@ class SubspaceLearner:
         """Train a subspace towards the algorithm's predictions, and a control.
 
         Args:
-            unswapped: what the algorithm predicts for the base.
-            swapped: what it predicts with the variable taken from the source.
+            unswapped: the algorithm's predictions for the base.
+            swapped: its predictions with the variable taken from the source.
 
         Returns:
             R² of both on new pairs.
@@ -171,11 +171,11 @@ class SubspaceLearner:
 
 @contextmanager
 def _frozen(model: LensTransformer) -> Iterator[None]:
-    """Inside, the model's parameters get no gradients."""
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    """A context in which the model's parameters receive no gradients."""
+    required = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
         model.requires_grad_(False)
         yield
     finally:
-        for parameter, value in before.items():
-            parameter.requires_grad_(value)
+        for parameter, requires_grad in required.items():
+            parameter.requires_grad_(requires_grad)

@@ -44,8 +44,8 @@ class Swaps:
             model: any hooked model.
             base: the sequences that the model runs on.
             source: the sequences that swapped values come from.
-            positions: where sites are swapped that are not at the last position only.
-            generator: of the random sites.
+            positions: positions to swap at, for sites that are not only at the last one.
+            generator: generator for the random sites.
         """
         self.model = model
         self.base = base
@@ -59,11 +59,11 @@ class Swaps:
         return self._movement(site, self._values(site))
 
     def swap_mismatched(self, site: Site) -> Float64[Tensor, "batch vocab"]:
-        """The same with the value on the source of another pair."""
+        """Like `swap`, with the value on the source of another pair."""
         return self._movement(site, self._values(site).roll(1, 0))
 
     def swap_mean(self, site: Site) -> Float64[Tensor, "batch vocab"]:
-        """The same with the mean over sources, which only removes the value on the base."""
+        """Like `swap`, with the mean over sources, which only removes the value on the base."""
         values = self._values(site)
         return self._movement(site, values.mean(0, keepdim=True).expand_as(values))
 

@@ -23,9 +23,9 @@ from mtdinterp.results import Result
 
 KINDS = {
     "resid_pre": "the whole stream before a layer",
-    "attn_out": "what a layer writes",
+    "attn_out": "the output of a layer",
     "block": "one named block of the stream before a layer",
-    "head": "what one head writes",
+    "head": "the output of one head",
 }
 DIRECTIONS = {
     "denoise": "clean activations into the corrupted run",
@@ -338,7 +338,7 @@ def _run_patches(
     Args:
         model: the model to run.
         patches: the patches of one layer.
-        counter: told how many patches are finished.
+        counter: called with the number of finished patches.
 
     Returns:
         Predictions at the last position, [batch, vocab], by position and part.

@@ -43,11 +43,11 @@ class Transplant(Result):
     layer: int
     """The layer that gets the attention, from 0."""
     source: str
-    """What the attention is, in a word or two."""
+    """A short name for the attention's origin."""
     kl_before: float
     kl_after: float
     difference_stderr: float
-    """Of the mean difference over the same sequences."""
+    """Standard error of the mean difference over the same sequences."""
     kl_uniform: float
     """KL to the truth of uniform weights on the same sequences, as a control."""
     role: LayerRole | None = None
@@ -63,11 +63,11 @@ class Transplant(Result):
     def summary(self) -> str:
         """Both KLs, and whether their difference is more than chance."""
         if not abs(self.difference) > 2 * self.difference_stderr:
-            verdict = "which is no more than chance"
+            verdict = "within chance"
         elif self.difference < 0:
-            verdict = "for the better"
+            verdict = "an improvement"
         else:
-            verdict = "for the worse"
+            verdict = "a deterioration"
         return (
             f"Layer {self.layer + 1} with {self.source} attention: KL to the truth "
             f"{self.kl_before:.5f} -> {self.kl_after:.5f} "
@@ -77,7 +77,8 @@ class Transplant(Result):
     def claims(self) -> tuple[Claim, ...]:
         """Whether the layer works with the attention that the reference construction has there.
 
-        Attention of another model, or of a layer with another role, is an experiment and no claim.
+        Attention of another model, or of a layer with another role, is an experiment and makes
+        no claim.
         """
         if self.explanation is None or self.explanation.roles is None:
             return ()
@@ -148,7 +149,7 @@ def transplant_attention(
 
     Args:
         model: the model that gets the attention.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         data: sequences with their true next-token distributions.
         layer: the layer of `model`, from 0; negative numbers count from the end.
         source: None for the attention that the reference construction has in this layer. A name
@@ -158,8 +159,9 @@ def transplant_attention(
         beta: β of the reference construction; that of the explanation if None.
         source_layer: the layer that the attention comes from if `source` is a model; the same
             layer by default.
-        seed: of the explanation.
-        explanation: of `model` at the length of the sequences; computed with the seed if None.
+        seed: seed of the explanation.
+        explanation: the explanation of `model` at the length of the sequences; computed with the
+            seed if None.
 
     Returns:
         The KL to the truth before and after.
@@ -169,7 +171,7 @@ def transplant_attention(
             with that role.
     """
     tokens = probe_sequences(model, task, data.tokens, 0, 0, least=1)
-    target = counted("layer", layer, len(model.blocks), "expected a layer of")
+    target = counted("layer", layer, len(model.blocks), "expected a layer in")
     role = None
     if isinstance(source, LensTransformer):
         name = "another model's"
@@ -211,8 +213,8 @@ def _reference(explanation: Explanation, length: int, beta: float | None) -> Len
     """The reference construction, with another β if one is given.
 
     Args:
-        explanation: of the model.
-        length: of the sequences that the reference must read.
+        explanation: the model's explanation.
+        length: length of the sequences that the reference construction must read.
         beta: β, or None for the explanation's constants.
 
     Returns:
@@ -268,6 +270,6 @@ def _attention_of(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"], layer: int
 ) -> Float64[Tensor, "batch head query key"]:
     """A layer's attention on the sequences."""
-    known = counted("source_layer", layer, len(model.blocks), "expected a layer of")
+    known = counted("source_layer", layer, len(model.blocks), "expected a layer in")
     found = attention_of(model, tokens, patterns=[known], last_only=False)
     return found.patterns[known].double()

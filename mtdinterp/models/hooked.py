@@ -178,8 +178,8 @@ class HookedAttention(nn.Module):
             p: queries of the position score, [batch, query, head, d_pos].
             k: keys, [batch, key, head, d_key].
             v: values, [batch, key, head, d_value].
-            key_table: what `p` is multiplied with, by offset, [head, length, d_pos].
-            value_table: what is gathered by offset, [head, length, d_rel].
+            key_table: vectors that `p` is multiplied with, by offset, [head, length, d_pos].
+            value_table: values gathered by offset, [head, length, d_rel].
             watched: whether any hook is attached to the model; if not, the operator may run.
 
         Returns:

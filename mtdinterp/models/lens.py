@@ -163,7 +163,7 @@ class LensTransformer(HookedRootModule):
                 f"tokens: this constructed model is exact only at length {longest}, got {length}"
             )
         if not 1 <= length <= longest:
-            raise ValueError(f"tokens: expected a length of 1..{longest}, got {length}")
+            raise ValueError(f"tokens: expected a length in 1..{longest}, got {length}")
         return sequence.to(self.W_U.device)
 
     def setup(self) -> None:
@@ -310,5 +310,5 @@ class LensTransformer(HookedRootModule):
     def _check_forks(value: bool, other: bool) -> None:
         if value and other:
             raise ValueError(
-                "use_attn_in and use_split_qkv_input exclude each other: switch one off first"
+                "use_attn_in and use_split_qkv_input cannot be combined: switch one off first"
             )

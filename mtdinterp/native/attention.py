@@ -79,8 +79,8 @@ def fused_relative_attention(
         p: queries of the position score, [batch, query, head, d_pos].
         k: keys, [batch, key, head, d_key].
         v: values, [batch, key, head, d_value].
-        key_table: what `p` is multiplied with, by offset, [head, length, d_pos].
-        value_table: what is gathered by offset, [head, length, d_rel].
+        key_table: vectors that `p` is multiplied with, by offset, [head, length, d_pos].
+        value_table: values gathered by offset, [head, length, d_rel].
 
     Returns:
         What each query gathers from the values, [batch, query, head, d_value], and from the value

@@ -203,9 +203,9 @@ class Maps:
     largest: float
     """The end of the colour scale, which starts at 0, or at -largest for changes."""
     row_axis: str
-    """What rows are, such as "query"."""
+    """The meaning of rows, such as "query"."""
     column_axis: str
-    """What columns are, such as "key"."""
+    """The meaning of columns, such as "key"."""
     changes: bool = False
     """Whether the values are changes, which may be negative."""
     note: str = ""

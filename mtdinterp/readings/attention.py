@@ -30,7 +30,7 @@ def attention_of(
 ) -> Attention:
     """Attention of some layers from one run of the model.
 
-    Logarithms come from the scores: attention itself may underflow where they do not.
+    Log-attention is computed from the scores, because attention itself can underflow to zero.
 
     Args:
         model: any hooked model.
@@ -40,7 +40,7 @@ def attention_of(
         last_only: compute only the last query of the last layer.
 
     Returns:
-        What was asked for.
+        The requested patterns and log-attention, by layer.
     """
     wanted = {layer: f"blocks.{layer}.attn.hook_pattern" for layer in patterns}
     scored = {layer: f"blocks.{layer}.attn.hook_attn_scores" for layer in log_at_last}
@@ -51,7 +51,8 @@ def attention_of(
     for layer, name in scored.items():
         scores = cache[name][:, :, -1].cpu().double()
         logs[layer] = scores.log_softmax(-1).flip(-1)
-    return Attention({layer: cache[name].cpu() for layer, name in wanted.items()}, logs)
+    whole = {layer: cache[name].cpu() for layer, name in wanted.items()}
+    return Attention(whole, logs)
 
 
 def mean_over_heads(

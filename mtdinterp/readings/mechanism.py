@@ -41,7 +41,7 @@ class HeadPath:
 
 @dataclass(frozen=True)
 class Reading:
-    """What training shows while it runs; with several heads, of those that carry most."""
+    """Readings shown during training; with several heads, those of the carrying heads."""
 
     beta: Slope
     """Slope of the last layer's log-attention over the lags on Γ."""
@@ -68,7 +68,7 @@ def read(model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]) -
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: the sequences.
 
     Returns:
@@ -91,9 +91,9 @@ def head_betas(
     """For every head, the slope of its log-attention over the lags on Γ at the last query.
 
     Args:
-        log_attention: of one layer at the last query, by offset.
-        task: what the sequences belong to.
-        evidence: of the same sequences.
+        log_attention: log-attention of one layer at the last query, by offset.
+        task: the task that the sequences come from.
+        evidence: the evidence of the same sequences.
 
     Returns:
         One slope per head; NaN if some component is read at no offset.
@@ -117,8 +117,8 @@ def head_paths(
     Args:
         first: attention of layer 1.
         second: attention of layer 2; only its last query counts.
-        task: what the sequences belong to.
-        evidence: of the same sequences.
+        task: the task that the sequences come from.
+        evidence: the evidence of the same sequences.
 
     Returns:
         One path per pair; NaN gains if some component is read at no offset.
@@ -170,13 +170,13 @@ def gauge_fixed(
     marginal: Float64[Tensor, " vocab"],
     sign: int | Float64[Tensor, " query"] = 1,
 ) -> Float64[Tensor, "vocab vocab"]:
-    """The transition matrix that layer 1's token scores stand for.
+    """The transition matrix that layer 1's token scores encode.
 
     Attention ignores any constant per query token b, so exp(scoresᵀ) is π up to one factor per
     column b. The process fixes it: its token marginal p is stationary, Σ_a p_a·π[a, b] = p_b.
 
     Args:
-        scores: of every query token with every key token.
+        scores: the score of every query token with every key token.
         marginal: p.
         sign: -1 for a mirrored model, which attends to the least likely lag; or one per query
             token.
@@ -218,13 +218,13 @@ def token_gains(
     """For every head and query token, the slope of layer 1's attention over the lags on γ.
 
     1 in the construction, negative where lags are weighed by how unlikely they are; a model may
-    differ from token to token. Each lag's mean is taken out.
+    differ from token to token. Each lag's mean is subtracted.
 
     Args:
         model: any hooked model.
-        task: what the sequences belong to.
+        task: the task that the sequences come from.
         tokens: the sequences.
-        evidence: of the same sequences.
+        evidence: the evidence of the same sequences.
 
     Returns:
         Gains; NaN for a token that does not occur, or with a single lag.

@@ -23,11 +23,11 @@ def probe_sequences(
     """The sequences to probe on: those given, or drawn from the task.
 
     Args:
-        model: what is probed; it decides the length of drawn sequences.
-        task: where sequences are drawn from.
+        model: the model to probe; it decides the length of drawn sequences.
+        task: the task to draw sequences from.
         tokens: sequences [batch, pos], or None to draw them.
-        n_sequences: how many to draw.
-        seed: of the drawn sequences.
+        n_sequences: number of sequences to draw.
+        seed: seed for drawing the sequences.
         least: fewer sequences than this are refused.
 
     Returns:
@@ -51,14 +51,14 @@ def probe_sequences(
 
 
 def readable_sequences(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "some pos"]:
-    """As many of the sequences as a reading of whole attention patterns should hold at once."""
+    """The first sequences, as many as whole attention patterns can be held for at once."""
     return tokens[: max(8, min(256, READ_CELLS // tokens.shape[1] ** 2))]
 
 
 def predictions_of(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "batch vocab"]:
-    """What the model predicts after the last position, unclipped, in batches that fit memory."""
+    """The model's unclipped predictions after the last position, in batches that fit memory."""
     at_once = max(1, min(512, 2 * READ_CELLS // tokens.shape[1] ** 2))
     with torch.no_grad():
         parts = [model(part, last_only=True).cpu() for part in tokens.split(at_once)]

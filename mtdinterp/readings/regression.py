@@ -21,12 +21,12 @@ NO_SLOPE = Slope(math.nan, math.nan, math.nan)
 
 
 def centred(values: Float[Tensor, "*batch component"]) -> Float[Tensor, "*batch component"]:
-    """Minus the mean over the last axis, which a softmax does not see."""
+    """Subtract the mean over the last axis, to which a softmax is invariant."""
     return values - values.mean(-1, keepdim=True)
 
 
 def varying(values: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
-    """What varies with the sequence: minus the mean over components and over sequences.
+    """Subtract the means over components and over sequences, leaving what varies by sequence.
 
     A constant per component says nothing about a sequence, and the last layer's static scores undo
     it. Counted as unexplained variance, it would hide a clear mechanism: R² 0.6 instead of 0.97
@@ -40,7 +40,7 @@ def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"], least: flo
 
     Args:
         x: centred already; the first axis is sequences.
-        y: of the same shape, centred already.
+        y: a tensor of the same shape, already centred.
         least: a slope that would count as nothing. The variance that it would make is added to
             the variance to be explained, so that far smaller slopes have an R² near zero.
 

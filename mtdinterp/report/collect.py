@@ -57,14 +57,14 @@ def collect(
 ) -> Findings:
     """Measure everything about a model.
 
-    On one thread: it is thousands of small operations, which two threads do no faster, and ten
-    times slower while another program wants a core.
+    Runs on one thread. The work is thousands of small operations: a second thread does not speed
+    them up, and makes them ten times slower while another program uses that core.
 
     Args:
         source: a checkpoint, or a model together with its task.
-        task: what the model is for; the checkpoint's own if None.
-        seed: of all sequences that are drawn.
-        stage: told what comes next.
+        task: the model's task; the checkpoint's own if None.
+        seed: seed for drawing all sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         The findings.
@@ -104,11 +104,11 @@ def collect_probes(
     """The explanation and the probes alone: enough for a verdict on predictions and mechanism.
 
     Args:
-        checkpoint: what is probed.
+        checkpoint: the checkpoint to probe.
         names: of the probes; all that apply if None.
         n_sequences: how many to draw; by default as many as each probe draws.
-        seed: of all sequences that are drawn.
-        stage: told what comes next.
+        seed: seed for drawing all sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         The findings, without scores and interventions.
@@ -141,7 +141,7 @@ def _opened(
         details = {"name": source.path.name, "path": source.path, "config": source.config}
         return source.model, source.task if task is None else task, details
     if task is None:
-        raise ValueError("task: expected the task that the model is for")
+        raise ValueError("task: expected the model's task")
     return source, task, {"name": source.config.architecture}
 
 
@@ -158,8 +158,8 @@ def run_probes(
 
     Args:
         source: where the model comes from; some probes need a checkpoint.
-        model: what is probed.
-        task: what the model is for.
+        model: the model to probe.
+        task: the model's task.
         explanation: the model's, for probes that take one.
         names: of the probes; all that apply if None.
         stage: told which probe comes next.
@@ -183,7 +183,7 @@ def run_probes(
 
 
 def _has_history(source: Checkpoint | LensTransformer) -> bool:
-    """Whether there is a training history to look at."""
+    """Whether there is a training history."""
     return isinstance(source, Checkpoint) and bool(source.history)
 
 
@@ -200,8 +200,8 @@ def run_probe(
     Args:
         probe: the registered probe.
         source: where the model comes from.
-        model: what is probed.
-        task: what the model is for.
+        model: the model to probe.
+        task: the model's task.
         explanation: passed on if the probe takes one.
         **settings: such as `seed` and `n_sequences`; passed on if the probe takes them.
 
@@ -229,11 +229,11 @@ def run_interventions(
     """Interchanges, steering, transplants, the patch sweep and the circuit.
 
     Args:
-        model: what is changed.
-        task: what the model is for.
+        model: the model to intervene on.
+        task: the model's task.
         explanation: the model's.
-        seed: of the sequences.
-        stage: told what comes next.
+        seed: seed for drawing the sequences.
+        stage: called with the name of each stage before it starts.
 
     Returns:
         Results by name, and why the others could not be computed.

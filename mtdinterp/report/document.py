@@ -26,9 +26,9 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     """One model in full, or several side by side and then each in full.
 
     Args:
-        findings: of every model.
+        findings: the findings of every model.
         verdicts: one per model.
-        command: how the report was made.
+        command: the command line that made the report.
 
     Returns:
         The document.
@@ -71,7 +71,7 @@ def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
     sweep = entry.interventions.get("sweep")
     if sweep is not None:
         sections["What a patch restores"] = sweep.blocks()
-    sections["Does it use what it holds?"] = _intervention_blocks(entry)
+    sections["Does the model use what it represents?"] = _intervention_blocks(entry)
     if entry.not_computed:
         reasons = tuple(f"{name}: {why}" for name, why in entry.not_computed.items())
         sections["Not computed"] = [Text(reasons)]
@@ -138,18 +138,18 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
         "algorithm",
         "branch",
         "KL",
-        "over one-step",
+        "ratio to one step",
         "β by output (optimum)",
         "π by layer 1 (TV)",
         "π by output (TV)",
     )
-    title = "KL to the truth over that of tuned one-step mirror descent"
+    title = "KL to the truth divided by that of tuned one-step mirror descent"
     blocks: list[Block] = []
     problems = {(entry.task, entry.model.config.length) for entry in findings}
     if len(problems) > 1:
         caution = (
-            "These models belong to different tasks or lengths: their KLs are not comparable, the "
-            "ratios are."
+            "These models belong to different tasks or lengths: compare their ratios, not "
+            "their KLs."
         )
         blocks.append(Text((caution,), "soft"))
     blocks.append(Table(header, tuple(rows)))
@@ -194,12 +194,18 @@ def _origin(findings: Sequence[Findings], command: str) -> tuple[Block, ...]:
         recipe = entry.config.get("recipe")
         if isinstance(recipe, dict) and "steps" in recipe:
             recipes.append(
-                f"{entry.name} was trained by the {recipe.get('name')} recipe for "
+                f"{entry.name} was trained with the {recipe.get('name')} recipe for "
                 f"{recipe.get('steps')} steps."
             )
     if recipes:
         blocks.append(Text(tuple(recipes), "soft"))
-    header = ("model", "weights (sha256, begins)", "its seeds", "the report's seed", "made with")
+    header = (
+        "model",
+        "weights (first digits of SHA-256)",
+        "training seeds",
+        "the report's seed",
+        "made with",
+    )
     blocks.append(Table(header, tuple(rows)))
     blocks.append(Text((f"This report was made with {_listed(versions())}.",), "soft"))
     return tuple(blocks)

@@ -1,4 +1,4 @@
-"""Everything that was measured about one model, before anybody judges it."""
+"""All measurements of one model, before they are judged."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ class Findings:
     interventions: dict[str, Any] = field(default_factory=dict)
     """Results of interchanges, steering, transplants, sweep and circuit, by name."""
     not_computed: dict[str, str] = field(default_factory=dict)
-    """What could not be computed, by name, with the reason in one sentence."""
+    """Probes and interventions that could not be computed, by name, with the reason."""
     path: Path | None = None
     """Where the checkpoint is, if the model came from one."""
     config: dict[str, Any] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class Verdict:
     branch: str
     """direct, mirrored or undecided; "not applicable" if no probe of layer 1 was run."""
     kl_ratio: float
-    """KL to the truth over that of tuned one-step mirror descent; NaN if that is unknown."""
+    """KL to the truth divided by that of tuned one-step mirror descent; NaN if that is unknown."""
     explained: float
     """Share of what the model does beyond uniform weights that the estimator explains."""
     sentences: tuple[str, ...]
@@ -144,7 +144,7 @@ def _algorithm_text(algorithm: str, identification: Any) -> str:
         return NO_ESTIMATOR[algorithm]
     text = identification.label
     if identification.naming is Naming.NEAR:
-        text = f"nearest to {text}, but not near"
+        text = f"nearest to {text}, but not close"
     if identification.tied:
         text += f" (or {', '.join(ESTIMATORS[name].label for name in identification.tied)})"
     return text
@@ -187,10 +187,10 @@ def _other_task(findings: Findings) -> tuple[str, ...]:
     found = findings.probes["recover_transition"]
     distance = found.total_variation[found.trusted]
     return (
-        "The task does not fit: the model shows a transition matrix at a total variation of "
-        f"{distance:.2f} from the one given, where knowing only the token marginal has "
+        "The task does not fit: the transition matrix recovered from the model has a total "
+        f"variation of {distance:.2f} from the given one; that of the token marginal alone is "
         f"{found.control_variation:.2f}.",
-        "Its matrix is not this task's, so what follows compares it with the wrong algorithm.",
+        "The rest of this report therefore compares the model with the wrong algorithm.",
     )
 
 
@@ -217,7 +217,7 @@ def _answer(findings: Findings) -> tuple[str, ...]:
     if findings.scores is not None:
         sentences.append(findings.scores.summary())
     if identification.best == UNIFORM:
-        sentences.append("It infers nothing in context: this is where training stalls.")
+        sentences.append("It infers nothing in context; training first stalls at this point.")
     elif "recover_beta" in findings.probes:
         sentences.append(_beta_sentence(findings))
     sentences += _branch_sentences(findings)
@@ -239,7 +239,7 @@ def _beta_sentence(findings: Findings) -> str:
         text = f"{subject} {by_attention} and {beta.level_text('output')} by output"
     if beta.no_optimum:
         return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
-    exact = ", which it has exactly" if _is_exact(beta) else ""
+    exact = ", which the model matches exactly" if _is_exact(beta) else ""
     return f"{text}; the optimum for this task and length is {beta.optimal:.2f}{exact}."
 
 
@@ -249,7 +249,7 @@ def _is_exact(beta: Any) -> bool:
 
 
 def _branch_sentences(findings: Findings) -> list[str]:
-    """What layer 1 does, and where π is seen."""
+    """Sentences about what layer 1 does and where π is visible."""
     transition = findings.probes.get("recover_transition")
     beta = findings.probes.get("recover_beta")
     if transition is None or beta is None:
@@ -267,7 +267,7 @@ def _branch_sentences(findings: Findings) -> list[str]:
         distances.append(f"{transition.total_variation[transition.trusted]:.3f} by {reading}")
     if distances:
         found.append(
-            f"Its matrix is at a total variation of {' and '.join(distances)} from π (the token "
+            f"Total variation of the recovered matrix from π: {' and '.join(distances)} (token "
             f"marginal alone: {transition.control_variation:.3f})."
         )
     return found
@@ -288,7 +288,7 @@ def branch_text(branch: str, beta: float, beta_r2: float) -> str:
         The text.
     """
     if branch == "undecided":
-        return "does not weigh lags by their likelihood, or not clearly (undecided)"
+        return "does not clearly weigh lags by their likelihood (undecided)"
     if branch == "direct":
         return "attends to likely lags (direct)"
     if not beta_r2 >= CLEAR_R2:

@@ -19,7 +19,7 @@ from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
 TUNING_SEED = (11, 0)
-"""Of the sequences on which the estimators' constants are tuned to the truth."""
+"""Seed of the sequences on which the estimators' constants are tuned to the truth."""
 N_TUNING = 1000
 UNKNOWN = Estimate(math.nan, math.nan)
 
@@ -37,9 +37,9 @@ class HeldOutScores(Result):
     """Estimators that could not be computed, and why."""
     kl_ratio: Estimate
     """KL of the model over that of tuned one-step mirror descent, on the same sequences; NaN if
-    the latter is nothing."""
+    the latter is zero."""
     bayes_ratio: Estimate
-    """The same over the exact posterior mean's, if that was computed."""
+    """KL of the model over that of the exact posterior mean, if that was computed."""
 
     def summary(self) -> str:
         """The model's KL and its ratios."""
@@ -66,7 +66,7 @@ class HeldOutScores(Result):
             Claim(
                 claim="The model predicts nearly as well as possible",
                 status=decide(share >= NEAR_BAYES) if has_gap else Status.UNDECIDABLE,
-                evidence=f"Share of the way from uniform weights to {label}, in KL to the truth",
+                evidence=f"Share of the KL gap between uniform weights and {label} that it closes",
                 number=f"{share:.1%}" if has_gap else "—",
                 threshold=f"≥ {NEAR_BAYES:.0%}",
                 control=f"uniform weights {uniform:.5f}, {label} {reference:.5f}",
@@ -103,7 +103,7 @@ def held_out_scores(model: LensTransformer, task: Task, n_sequences: int) -> Hel
 
     Args:
         model: any hooked model.
-        task: what the model is for.
+        task: the model's task.
         n_sequences: held-out sequences to use.
 
     Returns:

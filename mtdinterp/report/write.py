@@ -1,4 +1,4 @@
-"""A report on disk: the page or the Markdown, and every number of it as JSON next to it."""
+"""A report on disk: the page or the Markdown, and all its numbers as JSON next to it."""
 
 import json
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ def write_report(findings: Sequence[Findings], path: Path, command: str = "") ->
     """Write report.html, or report.md with its figures, and report.json.
 
     Args:
-        findings: of one model or several.
-        path: of the page; the JSON is written next to it.
-        command: how the report was made, to be shown in it.
+        findings: the findings of one or more models.
+        path: where to write the page; the JSON is written next to it.
+        command: the command line that made the report, shown in it.
 
     Returns:
         Both paths.

@@ -30,7 +30,7 @@ def estimators(context: Context, lengths: Sequence[int] = LENGTHS) -> Reproducti
     """The KL to the truth of every registered estimator, relative to one-step mirror descent.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         lengths: the lengths T to show.
 
     Returns:

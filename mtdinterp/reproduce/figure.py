@@ -25,9 +25,9 @@ class Reproduction:
     name: str
     title: str
     claim: str
-    """What the paper says, in our words, and where it says it."""
+    """The paper's claim in our words, with its place in the paper."""
     measured: tuple[str, ...]
-    """What was measured here, one paragraph per entry, including what disagrees."""
+    """Our measurements, one paragraph per entry, including those that disagree."""
     numbers: Mapping[str, Any]
     """The numbers in those paragraphs."""
     table: Sequence[Row]
@@ -40,7 +40,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Context:
-    """What all figures are made from."""
+    """The models and settings that all figures are made from."""
 
     models: Models
     seed: int = 0

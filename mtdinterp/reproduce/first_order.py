@@ -36,7 +36,7 @@ def first_order(
     """Theorem 1 as a figure.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         orders: the orders m to show.
         length: tokens per sequence.
 

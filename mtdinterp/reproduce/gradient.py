@@ -76,23 +76,24 @@ def _rows(
     rows = []
     n_lags = growth.gradient.shape[1]
     for lag in range(n_lags):
-        for place, length in enumerate(lengths):
+        for index, length in enumerate(lengths):
             row = {
                 "lag": lag + 1,
                 "length": length,
-                "observations": int(growth.steps[place]),
-                "gradient": growth.gradient[place, lag].item(),
-                "gradient_stderr": growth.stderr[place, lag].item(),
-                "centred_norm": norms[place].item(),
+                "observations": int(growth.steps[index]),
+                "gradient": growth.gradient[index, lag].item(),
+                "gradient_stderr": growth.stderr[index, lag].item(),
+                "centred_norm": norms[index].item(),
             }
             rows.append(row)
     return rows
 
 
 def _straightness(growth: GradientGrowth) -> dict[str, float]:
-    """The share of variance that straight lines miss, and their largest offset.
+    """The share of variance that straight lines in T-m miss, and their largest offset.
 
-    Only differences between lags count: what all lags have in common is T-m itself.
+    The gradient is centred over lags first. Its components sum to m·(T-m) by construction, so only
+    differences between lags carry information.
     """
     mean = centred(growth.gradient)
     design = torch.stack([growth.steps, torch.ones_like(growth.steps)], dim=1)

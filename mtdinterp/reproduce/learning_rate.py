@@ -41,7 +41,7 @@ def learning_rate(
     """Theorem 2 as a figure.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         orders: the orders m to show.
         lengths: the lengths T to show.
         repeats: how many times each rate is tuned, with different seeds.

@@ -30,7 +30,7 @@ def kl_against_length(
     """The paper's Figures 4 (right, top) and 6.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         orders: the orders m to show.
         lengths: the lengths T to show.
 

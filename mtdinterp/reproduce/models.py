@@ -72,7 +72,7 @@ class TrainedModels:
 
 def _finished_run(path: Path, entry: Entry) -> Checkpoint | None:
     """The checkpoint of a finished run of this entry, or None."""
-    # Resuming would prepare a held-out set, which takes seconds and is of no use here.
+    # Resuming would prepare a held-out set, which takes seconds and is not needed here.
     if not (path / CONFIG).exists():
         return None
     checkpoint = load_checkpoint(path)

@@ -60,7 +60,7 @@ def regularised_path(
     """The paper's Figure 3.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         lengths: the lengths T to show.
         strengths: the strengths s of the entropy.
         steps: the numbers of small mirror-descent steps.

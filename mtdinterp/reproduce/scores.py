@@ -40,7 +40,8 @@ TUNING_BETAS = tuple(np.geomspace(1, 300, 16))
 """The first grid for β; narrower than the library's own, because no optimum here is near its
 ends."""
 TUNING_TOKENS = 2**19
-"""Tokens to tune a learning rate on: the optimum is flat, and long sequences tell more each."""
+"""Tokens to tune a learning rate on. Few are enough: the optimum is flat, and long sequences tell
+more about it than short ones."""
 
 Values = dict[str, Float64[Tensor, " some"]]
 """KL(truth ‖ prediction) per sequence, by method."""
@@ -113,9 +114,9 @@ def weights_kl(
     """KL(truth ‖ prediction with these weights) of the first sequences.
 
     Args:
-        evidence: of all sequences.
-        data: the same sequences.
-        weights: for the first sequences, perhaps fewer than all.
+        evidence: the evidence of all sequences.
+        data: the sampled sequences themselves.
+        weights: weights for the first sequences, possibly not for all.
 
     Returns:
         One KL per row of `weights`.
@@ -133,10 +134,10 @@ def tuned_rate(task: Task, length: int, steps: int = 1, seed: int = 0) -> TunedR
     """The learning rate of mirror descent with the smallest KL to the truth.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         steps: mirror-descent steps.
-        seed: of the sequences, which are not the held-out ones.
+        seed: seed for drawing the sequences, which are not the held-out ones.
 
     Returns:
         The tuned rate.

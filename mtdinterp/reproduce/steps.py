@@ -28,7 +28,7 @@ STEPS = (1, 2, 3, 4, 5)
 LENGTHS = (32, 64, 128, 256, 512)
 HIGHEST = 1.22
 """The top of the right panel. One step is cut off there: with it in full, the other methods would
-not be told apart."""
+be indistinguishable."""
 DESCENTS = tuple(mirror_descent_name(count) for count in STEPS)
 METHODS = ("exact_bayes", *reversed(DESCENTS), "two_step_construction")
 """From the bottom to the top of the picture."""
@@ -47,7 +47,7 @@ def five_layers(
     """The paper's Figure 5.
 
     Args:
-        context: what the figure is made from.
+        context: models and settings that the figure is made from.
         lengths: the lengths T to show.
         steps: the numbers of mirror-descent steps; they include 1 and 2.
 
@@ -166,7 +166,7 @@ def _sentences(rows: Sequence[Row], seeds: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _seed_sentence(rows: Sequence[Row], average: Row) -> str:
-    """What the trained models of one length reach."""
+    """A sentence about the KL of the trained models of one length."""
     length = average["length"]
     trained = _trained(rows_where(rows, length=length))
     spread = "one seed; ± is its standard error over sequences"

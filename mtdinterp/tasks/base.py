@@ -3,7 +3,7 @@
 Every sequence has its own mixture weights, drawn from a Dirichlet prior. After a warm-up, each
 token is produced by one component, chosen with those weights. A task samples sequences, knows
 their true next-token distribution, and turns tokens into `Evidence` about the weights. Everything
-that compares models with estimators needs no more than this interface.
+that compares models with estimators uses only this interface.
 """
 
 import json
@@ -40,19 +40,19 @@ class Task(ABC):
     """A process that emits sequences. Tasks are immutable and equal if their contents are."""
 
     name: ClassVar[str]
-    """What the task is called in checkpoints and on the command line."""
+    """The task's name in checkpoints and on the command line."""
     label: ClassVar[str]
-    """What the task is, in a few words."""
+    """A short description of the task."""
 
     vocab_size: int
-    """How many tokens there are: 0..vocab_size-1."""
+    """Number of distinct tokens, 0..vocab_size-1."""
     concentration: Concentration
     """The Dirichlet prior over weights: one number if symmetric, otherwise one per component."""
 
     @property
     @abstractmethod
     def n_components(self) -> int:
-        """How many components explain a token, which is how many weights there are."""
+        """Number of components that can explain a token, which is the number of weights."""
 
     @property
     @abstractmethod
@@ -76,8 +76,8 @@ class Task(ABC):
         """A task with random parameters.
 
         Args:
-            vocab_size: how many tokens.
-            order: how many components.
+            vocab_size: number of distinct tokens.
+            order: number of components.
             seed: the same seed gives the same task.
             concentration: the prior over weights.
 
@@ -96,7 +96,7 @@ class Task(ABC):
         """Draw sequences; the same seed gives the same sequences on every run.
 
         Args:
-            batch_size: how many sequences.
+            batch_size: number of sequences.
             length: tokens per sequence.
             seed: one number or several.
             weights: mixture weights [component] or [batch, component] to use instead of draws
@@ -108,7 +108,7 @@ class Task(ABC):
 
     @abstractmethod
     def evidence(self, tokens: ArrayLike) -> Evidence:
-        """What sequences [batch, pos] tell about their weights."""
+        """The evidence of sequences [batch, pos] about their weights."""
 
     @abstractmethod
     def true_next(
@@ -153,9 +153,9 @@ class Variant:
 
     name: str
     task: Task
-    """What the sequences are drawn from; evidence about them is still that of the original."""
+    """The task that sequences are drawn from; their evidence is still that of the original."""
     weights: Float64[Tensor, "choice component"] | None = None
-    """Weights that the sequences take in turn; draws from the task's prior if None."""
+    """Weights that the sequences cycle through; drawn from the task's prior if None."""
 
     def sample(
         self, batch_size: int, length: int, seed: int | Sequence[int]
@@ -163,7 +163,7 @@ class Variant:
         """Tokens of `batch_size` sequences.
 
         Args:
-            batch_size: how many sequences.
+            batch_size: number of sequences.
             length: tokens per sequence.
             seed: one number or several.
 
@@ -194,7 +194,7 @@ def require_transition(task: Task, what: str) -> HasTransition:
 
     Args:
         task: any task.
-        what: what needs the matrix, as the subject of the error's sentence.
+        what: the part of mtdinterp that needs the matrix, as the subject of the error's sentence.
 
     Returns:
         The same task.
@@ -220,11 +220,11 @@ def draw_weights(
     """Mixture weights for every sequence: draws from the prior, or the given ones.
 
     Args:
-        batch_size: how many sequences.
-        n_components: how many weights per sequence.
+        batch_size: number of sequences.
+        n_components: number of weights per sequence.
         concentration: the Dirichlet prior.
         weights: [component] or [batch, component] to use instead of draws.
-        rng: where draws come from.
+        rng: random number generator.
 
     Returns:
         Weights of every sequence.

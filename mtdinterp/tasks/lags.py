@@ -1,4 +1,4 @@
-"""What tasks share whose components are lags: sampling, evidence and the true distributions."""
+"""Shared by tasks whose components are lags: sampling, evidence and the true distributions."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class LagTask(Task):
 
     @property
     def vocab_size(self) -> int:  # type: ignore[override]
-        """How many tokens there are."""
+        """Number of distinct tokens."""
         return self.matrices.shape[-1]
 
     @property
@@ -42,7 +42,7 @@ class LagTask(Task):
 
     @property
     def warm_up(self) -> int:
-        """A token's lags are all there from position `order` on."""
+        """From position `order` on, every lag of a token lies within the sequence."""
         return self.order
 
     @property
@@ -57,13 +57,24 @@ class LagTask(Task):
         seed: int | Sequence[int],
         weights: ArrayLike | None = None,
     ) -> Sample:
-        """Draw sequences; see `Task.sample` for Args and Returns."""
+        """Draw sequences.
+
+        Args:
+            batch_size: number of sequences.
+            length: tokens per sequence, more than `order`.
+            seed: one integer or several; the same seed gives the same sequences.
+            weights: mixture weights [lag] or [batch, lag]; drawn from the prior if None.
+
+        Returns:
+            The sequences with their weights and lags, and the true next-token distributions.
+        """
         batch_size = check_count("batch_size", batch_size, minimum=0)
         length = check_count("length", length)
         check_order(self.order, length)
         rng = generator(seed)
         mixture = draw_weights(batch_size, self.order, self.concentration, weights, rng)
-        # One more token than asked for: its distribution is the truth, itself the sampled target.
+        # One more token than requested: its distribution is the truth, and the token is the sampled
+        # target.
         matrices = self.sampled_matrices.numpy()
         drawn, lags = draw_sequences(matrices, mixture, length + 1, rng)
         tokens = torch.from_numpy(drawn[:, :-1])
@@ -77,7 +88,7 @@ class LagTask(Task):
         )
 
     def evidence(self, tokens: ArrayLike) -> Evidence:
-        """What sequences [batch, pos] of more than `order` tokens tell about their weights."""
+        """The evidence of sequences [batch, pos], longer than `order`, about their weights."""
         sequence = as_tokens(tokens, self.vocab_size)
         check_order(self.order, sequence.shape[1])
         return lag_evidence(self.matrices, sequence, self.concentration)

@@ -47,7 +47,17 @@ class MTDTask(LagTask):
     def random(
         cls, vocab_size: int, order: int, seed: int, concentration: ArrayLike | float = 1.0
     ) -> "MTDTask":
-        """A task whose transition rows are drawn from Dirichlet(1)."""
+        """A task whose transition rows are drawn from Dirichlet(1).
+
+        Args:
+            vocab_size: number of distinct tokens.
+            order: the number of lags m.
+            seed: the same seed gives the same task.
+            concentration: α of the Dirichlet prior over weights, one number or one per lag.
+
+        Returns:
+            The task.
+        """
         vocab_size = check_count("vocab_size", vocab_size, minimum=2)
         rng = np.random.Generator(np.random.PCG64(check_count("seed", seed, minimum=0)))
         rows = rng.dirichlet(np.ones(vocab_size), size=vocab_size)

@@ -35,7 +35,7 @@ def alias_tables(
             other[small, source] = large
             mass[large] -= 1 - mass[small]
             (under if mass[large] < 1 else over).append(large)
-        # Columns still in a list are full up to rounding, and keep themselves.
+        # The remaining columns are full up to rounding, and are always kept.
     return keep, other
 
 
@@ -53,7 +53,7 @@ def draw_sequences(
         matrices: one transition matrix that all lags share, or one per lag.
         weights: mixture weights of every sequence.
         length: tokens per sequence; the first `order` ones are uniform.
-        rng: where random numbers come from.
+        rng: random number generator.
 
     Returns:
         Tokens, and the lag of each token (0 for the first ones).
@@ -66,7 +66,7 @@ def draw_sequences(
     tables = [alias_tables(matrix) for matrix in matrices]
     keep = np.concatenate([table.ravel() for table, _ in tables])
     other = np.concatenate([table.ravel() for _, table in tables])
-    # The kernel knows one matrix only.
+    # The kernel supports only one matrix.
     compiled = len(matrices) == 1 and use_kernels()
     draw = kernels.draw_tokens if compiled else draw_tokens
     for start in range(0, batch_size, CHUNK):
@@ -108,7 +108,7 @@ def draw_tokens(
     Args:
         keep: alias tables [matrix, column, source], flattened.
         other: the alternative columns in the same layout.
-        vocab_size: how many tokens.
+        vocab_size: number of distinct tokens.
         boundaries: cumulative weights of all lags but the last.
         lag_uniform: decides each step's lag.
         token_uniform: decides each step's token.

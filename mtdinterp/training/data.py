@@ -17,9 +17,9 @@ from mtdinterp.tasks import Sample, Task
 from mtdinterp.training.recipes import Recipe
 
 CHUNK_TOKENS = 2**20
-"""Tokens per chunk: enough to make the cost of drawing one by one disappear."""
+"""Tokens per chunk: enough to make the overhead of a draw negligible."""
 TRAINING_SEED = 1
-"""Second word of the seed of training data, which separates it from evaluation and probe data."""
+"""Second part of the seed of training data, which separates it from evaluation and probe data."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ def batches(
     """The batches of `first_step` and of every later step of the recipe.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
         recipe: decides the number of steps, the batch size and the targets.
-        seed: of the training data.
+        seed: seed of the training data.
         first_step: the step to start from, counted from 0.
 
     Returns:
@@ -71,10 +71,10 @@ def batches(
 
 
 def targets_of(task: Task, data: Sample, recipe: Recipe) -> Float[Tensor, "batch *pos vocab"]:
-    """What the recipe asks the model to predict.
+    """The targets that the recipe trains the model on.
 
     Args:
-        task: what the sequences were drawn from.
+        task: the task that the sequences come from.
         data: the sequences.
         recipe: decides between true and sampled targets, and between the last and all positions.
 

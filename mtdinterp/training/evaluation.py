@@ -21,7 +21,7 @@ HELD_OUT_SEED = (20_231, 2)
 """Every model of a task and length is scored on the same sequences."""
 N_SEQUENCES = 4096
 LEAST_SEQUENCES = 256
-"""How many sequences there are at least, however long they are."""
+"""The smallest number of held-out sequences, however long they are."""
 CELLS = 2**28
 """Long sequences are fewer, so that attention has at most this many entries per head in total."""
 N_BAYES = 1024
@@ -50,9 +50,9 @@ class HeldOut:
         """Draw the sequences, and tune and score the estimators.
 
         Args:
-            task: where sequences come from.
+            task: the task to draw sequences from.
             length: tokens per sequence.
-            n_sequences: how many; if None, as many as `held_out_data` draws.
+            n_sequences: number of sequences; if None, as many as `held_out_data` draws.
             bayes: whether to compute the exact posterior mean, which is the slowest part.
 
         Returns:
@@ -95,9 +95,9 @@ def held_out_data(task: Task, length: int, n_sequences: int | None = None) -> Sa
     """The sequences on which every model of a task and length is scored.
 
     Args:
-        task: where sequences come from.
+        task: the task to draw sequences from.
         length: tokens per sequence.
-        n_sequences: how many; by default `N_SEQUENCES`, fewer if they are long.
+        n_sequences: number of sequences; by default `N_SEQUENCES`, fewer if they are long.
 
     Returns:
         The sequences, the same at every call.

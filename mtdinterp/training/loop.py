@@ -85,8 +85,8 @@ class Trainer:
         source = batches(self.task, self.model.config.length, self.recipe, self.seed, self.step)
         try:
             for batch in source:
-                # Around a compiled kernel torch has only small operations left, which one thread
-                # does faster.
+                # With compiled kernels, torch only runs small operations, which are faster with one
+                # thread.
                 with torch_on_one_thread() if self.fused else nullcontext():
                     self.losses.append(self.take_step(batch))
                 self.step += 1

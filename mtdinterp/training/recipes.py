@@ -1,4 +1,4 @@
-"""How a model is trained: every choice is a field, and two recipes name good or faithful sets.
+"""How a model is trained: one field per setting, and two named recipes.
 
 `fast` reaches the construction in under a minute; `paper` is the paper's own, slow and noisy.
 """
@@ -21,7 +21,7 @@ RECIPES = ("fast", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides how training goes, apart from the model, the task and the seed."""
+    """All training settings except the model, the task and the seed."""
 
     name: str = "custom"
     steps: int

@@ -77,9 +77,9 @@ def new_run(
 
     Args:
         path: the directory.
-        model: what to train; its parameters are overwritten by the recipe's initialisation.
-        task: what to train it on.
-        recipe: how to train it.
+        model: the model to train; its parameters are overwritten by the recipe's initialisation.
+        task: the task to train it on.
+        recipe: the training settings.
         seeds: "model" decides the initialisation and the data; "task" is recorded if known.
         held_out: what the model is evaluated on; prepared from the task if None.
 
@@ -103,7 +103,9 @@ def new_run(
             staging.rename(target)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise CheckpointError(f"{target}: another run started there first") from error
+                raise CheckpointError(
+                    f"{target}: another run has started in this directory"
+                ) from error
             raise
         run.path = target
         yield run
@@ -179,7 +181,7 @@ class Run:
         """
         Args:
             path: the directory.
-            trainer: what is trained.
+            trainer: the training run.
             config: the contents of the directory's config.json.
         """
         self.path = path

@@ -16,7 +16,7 @@ def tracker(
 
     Args:
         project: the Weights & Biases project; None to log nothing.
-        name: of the run and its group.
+        name: the name of the run and its group.
         config: settings to store with the run.
 
     Returns:

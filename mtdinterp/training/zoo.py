@@ -1,7 +1,7 @@
-"""The models of the zoo as what they are trained from: task, shape, recipe and seed.
+"""The models of the zoo by the settings that they are trained with: task, shape, recipe and seed.
 
 `scripts/build_zoo` trains them and stores them in the package; `mtdinterp reproduce --train` trains
-the same ones again.
+them again.
 """
 
 import json
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What the zoo calls the model."""
+        """The model's name in the zoo."""
         name = model_name(self.architecture, self.order, self.length, self.layers, self.seed)
         return name + self.suffix
 
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def task(self) -> MTDTask:
-        """What the model learns."""
+        """The task that the model learns."""
         return zoo_task(self.order)
 
     @property

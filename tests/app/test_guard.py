@@ -146,13 +146,13 @@ WRONG = [
     ({"tokens": []}, "tokens: expected at least one token"),
     ({"tokens": [0] * 513}, "tokens: expected a list of at most 512, got 513"),
     ({"tokens": [0] * 65}, "source: expected as many tokens as the sequence has, 65, got 64"),
-    ({"tokens": [0] * 65, "source": None}, "tokens: expected a length of 1..64, got 65"),
+    ({"tokens": [0] * 65, "source": None}, "tokens: expected a length in 1..64, got 65"),
     ({"tokens": [9] * 64}, "tokens: expected values in 0..4, got values in 9..9"),
     ({"tokens": [0.5] * 64}, "tokens[0]: expected an integer"),
     ({"tokens": [0, 1, 2, 3], "source": None}, "tokens: expected more than m = 4 of them, got 4"),
     ({"weights": [0.5, 0.5]}, "weights: expected 4 of them, one per lag, got 2"),
     ({"weights": [2, -1, 0, 0]}, "weights: expected weights ≥ 0 that add to 1"),
-    ({"position": 64}, "position: expected an integer of -64..63, got 64"),
+    ({"position": 64}, "position: expected an integer in -64..63, got 64"),
     ({"edits": [{}] * 33}, "edits: expected a list of at most 32, got 33"),
     ({"edits": [{"hook": "pattern"}]}, "edits[0]: source is missing"),
     (
@@ -161,7 +161,7 @@ WRONG = [
     ),
     (
         {"edits": [{"hook": "pattern", "layer": 3, "source": {"kind": "zero"}}]},
-        "layer: expected a layer of 0..2, got 3",
+        "layer: expected a layer in 0..2, got 3",
     ),
     (
         {"edits": [{"hook": "z", "layer": 0, "key": [1, 2], "source": {"kind": "zero"}}]},

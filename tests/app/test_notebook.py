@@ -23,7 +23,7 @@ def test_a_look_shows_the_librarys_numbers(checkpoint):
     assert found.numbers.weights["truth"][:-1] == pytest.approx(data.weights[0].tolist())
     html = found._repr_html_()
     assert "Layer 2: attention, query 63 ← source sequence" in html
-    assert "Layer 1: what heads gather, position 5 ← zero" in html
+    assert "Layer 1: head outputs, position 5 ← zero" in html
     assert f"{expected.kl.item():.5f}" in html
     assert html.count("<img") == 12
     assert "http" not in html
@@ -57,7 +57,10 @@ def test_a_look_without_tokens_draws_some_and_knows_their_weights(checkpoint):
             Edit("v", Noise(2.0), layer=0, head=0),
             "Layer 1: values, head 1 ← itself plus noise of 2 times its standard deviation",
         ),
-        (Edit("z", lambda value: -value, layer=0), "Layer 1: what heads gather ← a function of it"),
+        (
+            Edit("z", lambda value: -value, layer=0),
+            "Layer 1: head outputs ← a function of its value",
+        ),
         (Edit("pattern", 0.25, layer=1, key=2), "Layer 2: attention, key 2 ← 0.25"),
     ],
 )

@@ -93,7 +93,7 @@ def test_keys_and_shares_of_attention_by_hand():
     assert patch(made, tokens, [every_row]).weights_after[0, 0].tolist() == pytest.approx(
         [1 / 3, 9, 9]
     )
-    with pytest.raises(ValueError, match=r"key: expected positions of -3\.\.2, got 3"):
+    with pytest.raises(ValueError, match=r"key: expected positions in -3\.\.2, got 3"):
         after("zero", key=3)
     with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no keys"):
         patch(made, tokens, [Edit("resid_pre", "zero", layer=0, key=1)])
@@ -125,7 +125,7 @@ def test_a_row_from_another_position_keeps_its_offsets(model):
         for source in (FromRun(other, position=2), stream)
     ]
     assert torch.equal(*(patch(model, tokens, [edit]).after for edit in moved))
-    with pytest.raises(ValueError, match=r"source layer: expected a layer of 0\.\.2, got 3"):
+    with pytest.raises(ValueError, match=r"source layer: expected a layer in 0\.\.2, got 3"):
         after(FromRun(other, layer=3))
     with pytest.raises(ValueError, match="positions in a row"):
         patch(
@@ -195,7 +195,7 @@ def test_hook_points_that_need_a_switch_fire_and_are_switched_back(model):
     assert not any(
         (model.cfg.use_attn_result, model.cfg.use_split_qkv_input, model.cfg.use_attn_in)
     )
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="cannot be combined"):
         patch(model, tokens, [Edit("attn_in", "zero", layer=0), Edit("q_input", "zero", layer=0)])
 
 
@@ -220,8 +220,8 @@ def test_heads_positions_and_blocks_select_what_they_name(model):
 WRONG = {
     "hook: expected one of": Edit("blocks.7.hook_z", "zero"),
     "did you mean 'pattern'": Edit("patern", "zero", layer=0),
-    "layer: expected a layer of 0..2, got 3": Edit("z", "zero", layer=3),
-    "position: expected positions of -7..6, got 7": Edit("z", "zero", layer=0, position=7),
+    "layer: expected a layer in 0..2, got 3": Edit("z", "zero", layer=3),
+    "position: expected positions in -7..6, got 7": Edit("z", "zero", layer=0, position=7),
     "selects none of the 7 positions": Edit("z", "zero", layer=0, position=slice(9, 12)),
     "head: blocks.2.attn.hook_z has heads": Edit("z", "zero", layer=2, head=5),
     "has no heads": Edit("resid_pre", "zero", layer=0, head=0),
@@ -235,7 +235,7 @@ WRONG = {
     "a run of the same length, 7, got 5": Edit(
         "z", FromRun(TASK.sample(2, 5, seed=1).tokens), layer=0
     ),
-    "which does not fit": Edit("z", torch.zeros(4, 3), layer=0),
+    "does not fit the place at": Edit("z", torch.zeros(4, 3), layer=0),
     "expected real numbers": Edit("z", torch.zeros(1, dtype=torch.bool), layer=0),
     "returned NoneType, not a tensor": Edit("z", lambda there: None, layer=0),
 }

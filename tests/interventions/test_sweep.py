@@ -101,7 +101,7 @@ def test_patching_everything_at_the_last_layer_recovers_the_clean_run(pair):
     found = patch_sweep(model, clean, corrupted, "attn_out")
     assert found.clean == pytest.approx(0, abs=1e-9)
     assert found.corrupted < -1e-3
-    assert found.summary().startswith("what a layer writes")
+    assert found.summary().startswith("the output of a layer")
 
 
 def test_wrong_arguments_are_named(pair):

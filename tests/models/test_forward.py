@@ -98,8 +98,8 @@ def test_a_shorter_sequence_gives_the_prefix(build):
 def test_bad_tokens_are_refused(build):
     model = build(vocab_size=3, length=6)
     for bad, message in [
-        (torch.zeros(1, 7, dtype=torch.long), r"expected a length of 1\.\.6, got 7"),
-        (torch.zeros(1, 0, dtype=torch.long), r"expected a length of 1\.\.6, got 0"),
+        (torch.zeros(1, 7, dtype=torch.long), r"expected a length in 1\.\.6, got 7"),
+        (torch.zeros(1, 0, dtype=torch.long), r"expected a length in 1\.\.6, got 0"),
         (torch.full((1, 4), 3), r"expected values in 0\.\.2, got values in 3\.\.3"),
         (torch.zeros(1, 4), "expected an integer type, got torch.float32"),
         (torch.zeros(4, dtype=torch.long), r"expected shape \[batch, pos\], got \(4,\)"),

@@ -29,7 +29,8 @@ def test_entropy_of_a_certain_and_of_a_uniform_row():
 
 def test_it_is_listed_without_being_imported():
     assert (
-        catalogue("probes", "register_probe")["attention_entropy"] == "how widely each head looks"
+        catalogue("probes", "register_probe")["attention_entropy"]
+        == "how widely each head's attention is spread"
     )
     assert "attention_entropy" in list(PROBES)
 

@@ -43,7 +43,7 @@ def test_the_construction_is_one_step_with_its_beta(tmp_path, construction):
     assert "predicts like one step of mirror descent" in verdict["sentences"][0]
     assert all(claim["passed"] for claim in verdict["claims"])
     assert verdict["misfits"] == []
-    assert "which it has exactly" in verdict["sentences"][2]
+    assert "which the model matches exactly" in verdict["sentences"][2]
     assert verdict["sentences"][-1].startswith("Everything matches")
     assert "predicts like one step of mirror descent" in page
 
@@ -90,7 +90,7 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     assert numbers["verdict"]["algorithm"] == "uniform"
     assert "infers nothing in context" in " ".join(numbers["verdict"]["sentences"])
     assert claim_of(numbers, "The model infers weights in context") is False
-    few = "Few edges keep 95% of what varying edges add to their means"
+    few = "Few edges keep 95% of what all edges add beyond their means"
     assert claim_of(numbers, few) is None
 
 
@@ -196,7 +196,7 @@ def test_a_report_destroys_nothing(tmp_path, task, capsys):
     assert main(["report", str(path), "-o", str(tmp_path / "mine.html")]) == 2
     assert "was not written by mtdinterp report" in capsys.readouterr().err
     assert main(["report", str(path), "-o", str(path / "config.json" / "x.html")]) == 2
-    assert "cannot be written there" in capsys.readouterr().err
+    assert "cannot write here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_two_heads_that_recover_the_matrix_fit_the_task():
     assert findings.probes["recover_transition"].row_kl["behaviour"] < 0.003
     assert verdict.algorithm == "one_step"
     assert "does not fit" not in answer(findings)
-    assert "Head 2 of layer 1 carries most" in answer(findings)
+    assert "Head 2 of layer 1 carries most of the signal" in answer(findings)
     assert "Head 2 follows Γ best" in answer(findings)
 
 
@@ -155,7 +155,7 @@ def test_probe_report_and_comparison_say_the_same(tmp_path, capsys, near_checkpo
     assert 0.6 < explained < 0.9
     text = verdict.algorithm_text
     assert text.startswith("nearest to one step of mirror descent")
-    assert text.endswith("but not near")
+    assert text.endswith("but not close")
 
     assert main(["probe", str(near_checkpoint), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -255,12 +255,12 @@ def test_losing_the_terminal_saves(tmp_path):
 
 def test_two_runs_never_write_to_one_directory(tmp_path):
     with begin(tmp_path / "run"):
-        with pytest.raises(CheckpointError, match="a run is writing there"):
+        with pytest.raises(CheckpointError, match="another run is writing to this directory"):
             resumed_run(tmp_path / "run", HELD_OUT).__enter__()
         (
             tmp_path / "run" / "training.pt"
         ).unlink()  # not even where it looks like a checkpoint and no more
-        with pytest.raises(CheckpointError, match="a run is writing there"):
+        with pytest.raises(CheckpointError, match="another run is writing to this directory"):
             save_checkpoint(tmp_path / "run", fresh(), TASK)
         with pytest.raises(CheckpointError, match="new or empty directory"):
             begin(tmp_path / "run").__enter__()

@@ -24,8 +24,8 @@ export const askText = async (path, body, signal) => (await send(path, body, sig
 export const askBytes = async (path, body, signal) => (await send(path, body, signal)).arrayBuffer();
 
 /**
- * Answers to the newest input. One request is on its way at a time; while it is, a newer input replaces the one that
- * waits. So what is shown never goes back, the last input is always answered, and no queue builds up in the server.
+ * Answers to the newest input. Only one request runs at a time; meanwhile, a newer input replaces the one that is
+ * waiting. The page therefore never shows an older answer after a newer one, and the server gets no queue.
  */
 export class Latest {
   constructor(request, show, fail) {

@@ -1,4 +1,4 @@
-// What pointer and keys do in the maps: patch a row, a cell or a range, or move rows from one map to another.
+// Pointer and keyboard input in the maps: patch a row, a cell or a range, or move rows from one map to another.
 
 import { byId, chosenRadio } from "./dom.js";
 
@@ -32,7 +32,7 @@ export class Brush {
     this.over = over && this.canGive(map, over) ? over : null;
     this.over?.figure.classList.add("target");
     if (over === map) this.range.end = this.maps.cell(event, map);
-    else if (this.over) this.range.end = this.range.start; // what will be given, not what was crossed on the way
+    else if (this.over) this.range.end = this.range.start; // outline what will be copied
     this.maps.outline();
   }
 
@@ -89,7 +89,7 @@ export class Brush {
     return [rows, chosenRadio("brush") === "cell" ? span(start[1], end[1]) : [0, rows[1]]];
   }
 
-  /** Patch the range of a map: from its own run, or from what is chosen above the maps. */
+  /** Patch the selected range of a map, from that map's own run or from the source chosen above the maps. */
   patch(range) {
     const { map } = range;
     const kind = { source: "sequence", reference: "reference" }[map.which] ?? byId("brush-source").value;
@@ -109,11 +109,11 @@ export class Brush {
     });
   }
 
-  /** The row, or the cell, taken up in one map and dropped on another: it keeps its offsets. */
+  /** Copy a row or cell that was dragged from one map onto another; it keeps its offsets. */
   give({ map, start: [row, column] }, to, [query]) {
     const key = query - (row - column);
     const byCell = chosenRadio("brush") === "cell";
-    if (byCell && (key < 0 || key > query)) return; // there is no such offset at this query
+    if (byCell && (key < 0 || key > query)) return; // this query has no such offset
     this.put({
       hook: "pattern",
       layer: to.layer,
@@ -130,7 +130,7 @@ export class Brush {
     });
   }
 
-  /** Add an edit; at a place that has one it takes its turn, and the same again takes it away. */
+  /** Add an edit. It replaces an edit of the same place; adding the same edit again removes it. */
   put(edit) {
     const { edits } = this.store.state;
     const place = (other) => JSON.stringify([other.hook, other.layer, other.position, other.key, other.head]);

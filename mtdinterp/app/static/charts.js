@@ -36,7 +36,7 @@ function draw(id, series, categories, methods, title) {
       bargap: 0.2,
       margin: { l: 36, r: 6, t: 6, b: 40 },
       xaxis: { type: "category", title: { text: title, standoff: 6, font: { size: 12 } }, showgrid: false },
-      // One scale as long as there are shares; what an edit may write beyond them is not cut off.
+      // A fixed scale for values in 0..1; it grows if an edit writes values outside that range.
       yaxis: {
         range: [Math.min(0, ...values), Math.max(1.02, ...values)],
         tickformat: ".2f",
@@ -47,7 +47,7 @@ function draw(id, series, categories, methods, title) {
   );
 }
 
-/** What the colours mean, above both charts. */
+/** The legend above both charts. */
 export function drawLegends({ weights, weight_labels, predictions, labels }) {
   for (const [card, series, names] of [
     ["weights-card", weights, weight_labels],

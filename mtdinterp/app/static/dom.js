@@ -26,7 +26,7 @@ export const chooseRadio = (name, value) => {
   document.querySelector(`input[name="${name}"][value="${value}"]`).checked = true;
 };
 
-/** A number as text: four digits, and a dash for what is none. */
+/** A number as text with four digits, or a dash if it is not a number. */
 export function shown(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
@@ -53,7 +53,7 @@ export function slider(name, value, { min = 0, max = 1, step = 0.01 } = {}, chan
   return row;
 }
 
-/** Weights that add to one, with one of them set and the others in their old proportions. */
+/** Weights that sum to one: one of them is set, and the others keep their proportions. */
 export function reweighted(weights, index, value) {
   const rest = weights.reduce((sum, weight, other) => sum + (other === index ? 0 : weight), 0);
   const raw = weights.map((weight, other) => {

@@ -5,9 +5,9 @@ import { byId, fill, make, reweighted, slider } from "./dom.js";
 const RUNS = ["sequence", "reference"];
 
 const FIRST = { share: 0.5, number: 0 };
-/** Where the slider of a source's value begins. */
+/** Initial value of the slider for a source's value. */
 
-/** "3", "3-9" or "-1", counted from the end, as [from, before]; nothing is null, which is all. */
+/** Parse "3", "3-9" or "-1" (from the end) as [from, before]; empty text gives null, which means all. */
 export function parseRange(text, length) {
   if (!text.trim()) return null;
   const found = text.trim().match(/^(-?\d+)(?:\s*[-–:]\s*(-?\d+))?$/);
@@ -17,7 +17,7 @@ export function parseRange(text, length) {
   return [Math.min(...ends), Math.max(...ends) + 1];
 }
 
-/** "2 10" or "2, -1" as the layer and the position, counted from 0, that a source is taken from. */
+/** Parse "2 10" or "2, -1" as the layer and the position, counted from 0, that a source is taken from. */
 function parseFrom(text, layers, length) {
   const words = text.split(/[\s,]+/).filter(Boolean);
   const [layer, position] = words.map(Number);
@@ -25,7 +25,7 @@ function parseFrom(text, layers, length) {
   const within = (value, least, most) =>
     value === undefined || (Number.isInteger(value) && value >= least && value <= most);
   if (words.length > 2 || !within(layer, 1, layers) || !within(at, 0, length - 1))
-    throw new Error(`expected a layer of 1 to ${layers} and a position of 0 to ${length - 1}; got “${text.trim()}”.`);
+    throw new Error(`expected a layer from 1 to ${layers} and a position from 0 to ${length - 1}; got “${text.trim()}”.`);
   return { ...(words.length > 0 && { layer: layer - 1 }), ...(words.length > 1 && { position: at }) };
 }
 
@@ -53,14 +53,14 @@ export class EditsPanel {
     });
   }
 
-  /** The form was changed: so is the chosen edit. */
+  /** Apply a change of the form to the selected edit. */
   changed(tag = null) {
     const { selected } = this.store.state;
     this.arrange();
     if (selected !== null) this.put((edit) => this.store.replaceEdit(selected, edit, tag));
   }
 
-  /** Hand on the edit that the form describes, or say why it describes none. */
+  /** Pass on the edit that the form describes, or report why it does not describe one. */
   put(use) {
     try {
       this.written = this.read();
@@ -71,7 +71,7 @@ export class EditsPanel {
     use(this.written);
   }
 
-  /** What a field says, as `parse` understands it; an error begins with the field's name. */
+  /** The value of a field according to `parse`; an error message begins with the field's label. */
   field(id, parse) {
     const field = byId(id);
     field.ariaInvalid = null;
@@ -139,7 +139,7 @@ export class EditsPanel {
     if (!this.model) return;
     const hook = byId("edit-hook").value,
       kind = byId("edit-source").value;
-    // Keys and blocks exclude each other and share a cell, which stays where neither applies: nothing jumps.
+    // Keys and blocks cannot be combined, so they share a cell; it stays when neither applies, so that nothing jumps.
     const hasBlocks = this.about.with_blocks.includes(hook) && this.model.named_stream;
     byId("key-field").hidden = hasBlocks;
     byId("key-field").style.visibility = this.about.with_keys.includes(hook) ? "" : "hidden";
@@ -157,7 +157,7 @@ export class EditsPanel {
     this.sliders(hook, kind);
   }
 
-  /** Sliders for what the source takes: one number, the block's entries, or weights. */
+  /** Sliders for the values of the source: one number, the block's entries, or weights. */
   sliders(hook, kind) {
     const block = this.model.blocks.find(({ name }) => name === byId("edit-block").value);
     const width = { weights: this.model.order, values: block?.width ?? 0 }[kind] ?? 0;
@@ -237,7 +237,7 @@ export class EditsPanel {
     byId("form-title").textContent = editing ? `Edit ${selected + 1}` : "New edit";
     byId("add-edit").textContent = editing ? "Done" : "Add edit";
     if (!editing) this.written = null;
-    // What the form itself has made of an edit is there already, and may be further by now.
+    // The form already shows its own changes to an edit, which may be newer than this answer.
     if (editing && edits[selected] !== this.written) this.write(edits[selected]);
     else this.arrange();
   }

@@ -1,4 +1,4 @@
-// The table of all registered estimators. It is asked for while it is open, because fitting takes seconds.
+// The table of all registered estimators. It is requested only while it is open, because fitting takes seconds.
 
 import { ask, Latest } from "./api.js";
 import { byId, make, shown } from "./dom.js";
@@ -24,7 +24,7 @@ export class EstimatorsPanel {
     this.refresh();
   }
 
-  /** Ask for the rows if the table is open and something that they depend on has changed. */
+  /** Request the rows if the table is open and something that they depend on has changed. */
   refresh() {
     if (!byId("estimators").open || !this.view) return;
     const { model, tokens, weights } = this.store.state;

@@ -6,7 +6,7 @@ import { byId, make } from "./dom.js";
 export class LearnPanel {
   constructor(store, about, report) {
     this.withReference = [];
-    let shown = null; // the state that the outcome is of
+    let shown = null; // the state that the outcome belongs to
     store.onChange(() => {
       if (shown && !store.isAt(shown)) byId("outcome").textContent = "";
     });

@@ -19,7 +19,7 @@ import { SweepPanel } from "./sweep.js";
 import { onScheme, setLooks } from "./theme.js";
 
 const PATIENCE = 400;
-/** Milliseconds after which an answer that is still missing is worth a word and a way out. */
+/** Milliseconds after which a missing answer is reported, with a button to cancel. */
 
 const report = {
   say(sentence, isError = false) {
@@ -30,7 +30,7 @@ const report = {
     if (error.name === "AbortError") report.say("Cancelled.");
     else if (!(error instanceof TypeError)) report.say(error.message, true);
     else {
-      // What fetch throws, and what a defect of the page would.
+      // Either fetch failed, or the page has a bug.
       report.say(`The server is unreachable or the page failed: ${error.message}`, true);
       console.warn(error);
     }
@@ -38,7 +38,7 @@ const report = {
 };
 
 const store = new Store((sentence) => report.fail(new Error(sentence)));
-let about, panels, maps; // there once the page has begun
+let about, panels, maps; // set when the page has started
 let view = null;
 let shownState = null;
 let waiting = null;
@@ -66,7 +66,7 @@ const requests = new Latest(
     document.dispatchEvent(new CustomEvent("bars", { detail: { state } }));
     drawScores(view, labels());
     byId("timing").textContent = `${Math.round(performance.now() - begun)} ms`;
-    // What is large or far from the eye comes after the bars are painted.
+    // Large data and panels farther down are requested after the bars are painted.
     requestAnimationFrame(() =>
       setTimeout(() => {
         drawLegends(view);
@@ -79,7 +79,7 @@ const requests = new Latest(
     );
   },
   (error, state) => {
-    // What is refused must not stay: everything after it would be refused with it.
+    // A state that was refused must be undone, because every later state would contain it and be refused too.
     if (error instanceof Refused && shownState && state === store.state) store.back(shownState);
     report.fail(error);
   },
@@ -114,8 +114,8 @@ function listenToKeys() {
     else return;
     event.preventDefault();
   });
-  // A slider makes one step for undo, until it is taken up again or left. It is left by taking up another, too, and
-  // then the other's first value may come before the focus goes: that is no end of anything.
+  // All moves of a slider are one undo step, until it is grabbed again or loses the focus. Grabbing another slider
+  // moves the focus too, perhaps after that slider's first value, so such a change of focus ends no step.
   let held = false;
   document.addEventListener("pointerdown", () => {
     held = true;
@@ -130,9 +130,9 @@ function listenToKeys() {
   });
 }
 
-/** The state of the address, with all its parts, or null: a link that does not hold is said. */
+/** The complete state in the page's address, or null; a link that cannot be opened is reported. */
 async function linked() {
-  if (byId(location.hash.slice(1))) return null; // the way past the side, not a view
+  if (byId(location.hash.slice(1))) return null; // the "Skip to the charts" link, not a view
   try {
     const given = fromFragment(location.hash);
     return given && (await ask("/api/state", given));
@@ -161,7 +161,7 @@ async function start() {
   const sweep = new SweepPanel(store, about, report);
   listenToKeys();
   store.onChange((state, before) => {
-    if (before) report.say(""); // what was said of the state before
+    if (before) report.say(""); // clear the message about the previous state
     byId("undo").disabled = !store.past.length;
     byId("redo").disabled = !store.future.length;
     requests.put(state);
@@ -183,7 +183,7 @@ async function start() {
     if (location.hash === toFragment(store.state)) return;
     const state = await linked();
     if (state) store.begin(state);
-    else history.replaceState(null, "", toFragment(store.state)); // the work stays
+    else history.replaceState(null, "", toFragment(store.state)); // keep the current state
   });
   Object.assign(window, {
     workbench: {

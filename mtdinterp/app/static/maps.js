@@ -1,4 +1,4 @@
-// Attention maps: plotly draws them; a layer above outlines what is pointed at, edited and reached.
+// Attention maps: plotly draws them; an overlay outlines the cells under the pointer, edited cells and the cone.
 
 import { askBytes, Latest } from "./api.js";
 import { Brush } from "./brush.js";
@@ -87,7 +87,7 @@ export class Maps {
     return map;
   }
 
-  /** Which runs are shown, each with what it depends on: a run is asked for when that has changed. */
+  /** The runs that are shown, each with its dependencies; a run is requested when its dependencies change. */
   wanted() {
     const { model, tokens, source, edits, head, selected } = this.store.state;
     const on = edits.filter((edit) => edit.on !== false);
@@ -102,7 +102,7 @@ export class Maps {
     return Object.fromEntries(Object.entries(wanted).map(([name, parts]) => [name, JSON.stringify(parts)]));
   }
 
-  /** Ask for what has changed, if anything has. */
+  /** Request the runs that have changed, if any. */
   refresh() {
     const wanted = this.wanted();
     const which = Object.keys(wanted).filter((name) => this.keys[name] !== wanted[name]);
@@ -127,10 +127,10 @@ export class Maps {
     }
     this.redraw();
     this.refresh();
-    if (this.cursor) this.point(this.pointed, ...this.cursor); // what it reads there has changed
+    if (this.cursor) this.point(this.pointed, ...this.cursor); // the values under the cursor have changed
   }
 
-  /** The first position that is shown: all of them, or the last few of many. */
+  /** The first position that is shown: 0, or the start of the window if only the last positions are shown. */
   get first() {
     const most = +byId("window").value;
     return most && this.length > most ? this.length - most : 0;
@@ -155,7 +155,7 @@ export class Maps {
     return [this.changes, true];
   }
 
-  /** Changes of all layers, and the largest of them: all are drawn on one scale that reaches so far. */
+  /** Changes of all layers, and the largest change, which sets the scale of all maps. */
   findChanges() {
     const { before, after, cone } = this.data,
       mode = chosenRadio("after");
@@ -257,7 +257,7 @@ export class Maps {
   // Outlines.
 
   outline() {
-    // Where one column is shown at a time, the others have no size.
+    // On narrow screens one column is shown at a time, and the others have no size.
     this.pixels = Math.max(...this.maps.map((map) => map.above.clientHeight), 1);
     for (const map of this.maps) {
       const marks = [];
@@ -277,7 +277,7 @@ export class Maps {
 
   rectangle(rows, keys, name) {
     const mark = document.createElementNS(SVG, "rect");
-    // The line lies outside, or it would hide a single row.
+    // The outline lies outside the cells, because inside it would hide a single row.
     const out = (1.2 * this.shown) / this.pixels;
     const values = {
       x: keys[0] - out,

@@ -34,7 +34,7 @@ export class ModelPanel {
     this.store.change({ model: { ...this.store.state.model, ...parts } }, tag);
   }
 
-  /** The other model of the pair; edits of blocks that it does not have go. */
+  /** Switch to the other model of the pair; edits of blocks that it does not have are removed. */
   changeRole(role) {
     const { model, edits } = this.store.state;
     const kept = edits.filter(({ block }) => !block || this.shared.includes(block));
@@ -62,7 +62,7 @@ export class ModelPanel {
       this.constants(construction);
   }
 
-  /** What the sliders set, and the constants that they do not set. */
+  /** Describe the constants that the sliders set, and those that they do not set. */
   constants({ is_known, is_adjustable, algorithm, constants }) {
     if (!is_known) return "β applies to the one-step bars.";
     if (is_adjustable) return "β and δ apply to the construction.";

@@ -10,7 +10,7 @@ export class ProbesPanel {
     byId("probe-list").replaceChildren(...this.entries.map(({ element }) => element));
   }
 
-  /** Summaries belong to a checkpoint: another one begins without any. */
+  /** Summaries belong to a checkpoint, so they are cleared when another one is opened. */
   show() {
     const { name } = this.store.state.model;
     if (name === this.name) return;

@@ -31,7 +31,7 @@ export function drawScores({ kl, judge, change, clipped, missing }, names) {
   );
 }
 
-/** What an edit reaches and changes, layer by layer, when it is alone. */
+/** The attention that an edit alone reaches and changes, layer by layer. */
 export function coneWords({ layers, moved, change }) {
   const words = layers
     .filter(({ rows }) => rows)

@@ -6,7 +6,7 @@ import { byId, make, reweighted, slider } from "./dom.js";
 const draw = (model, length, weights) =>
   ask("/api/sample", { model, length, weights, seed: Math.floor(Math.random() * 2 ** 31) });
 
-/** Scroll the strip, and nothing around it, to a token. */
+/** Scroll the strip to a token without scrolling the page. */
 function reveal(token, strip) {
   const [inner, outer] = [token, strip].map((element) => element.getBoundingClientRect());
   strip.scrollTop += Math.min(0, inner.top - outer.top) + Math.max(0, inner.bottom - outer.bottom);
@@ -53,7 +53,7 @@ export class SequencePanel {
     return position < 0 ? tokens.length + position : position;
   }
 
-  /** Typed tokens: separated, or digits in a row. A source of another length, and places beyond the end, go. */
+  /** Set typed tokens, separated or as a row of digits. A new length removes the source and edits of positions. */
   typed(id, text) {
     const words = text
       .trim()
@@ -85,7 +85,7 @@ export class SequencePanel {
     this.store.change({ ...parts, ...others });
   }
 
-  /** A new sequence, and a source where there is none of its length: one step for undo. */
+  /** Sample a sequence, and a source if none has its length, as one undo step. */
   async sample(weights) {
     try {
       const found = await this.store.answerFor(async ({ model, tokens, source }) => {
@@ -108,7 +108,7 @@ export class SequencePanel {
     }
   }
 
-  /** A source for a sequence, which ends like it if that is wished. */
+  /** Sample a source for a sequence, with the same last tokens if requested. */
   async drawSource(model, tokens) {
     const { order } = this.model,
       drawn = await draw(model, tokens.length, null);
@@ -151,7 +151,7 @@ export class SequencePanel {
     if (values.length) strip.setAttribute("aria-activedescendant", `${strip.id}-${at}`);
   }
 
-  /** Sliders for weights to sample from; they always add to one. */
+  /** Sliders for the weights to sample with; they always sum to one. */
   sliders(weights) {
     this.chosen = weights;
     const rows = weights.map((weight, lag) =>

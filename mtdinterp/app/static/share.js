@@ -1,4 +1,4 @@
-// Taking it along: the link, the code, the figure, the numbers, the report.
+// Export and sharing: the link, the code, the figure, the numbers, the report.
 
 import { ask, askText } from "./api.js";
 import { barTraces, lagNames, tokenNames } from "./charts.js";
@@ -6,10 +6,10 @@ import { byId, make } from "./dom.js";
 import { layout, sequential } from "./theme.js";
 
 export class Sharing {
-  /** `shown` gives the state that is on the screen, its view, and what its methods are called. */
+  /** `shown` returns the state on the screen, its view, and the labels of its methods. */
   constructor(store, shown, maps, report) {
     Object.assign(this, { store, shown, maps, report });
-    byId("copy-link").addEventListener("click", () => this.copy(this.store.link, "The link is on the clipboard."));
+    byId("copy-link").addEventListener("click", () => this.copy(this.store.link, "Link copied to the clipboard."));
     byId("copy-python").addEventListener("click", () => this.python().catch(report.fail));
     for (const button of byId("export").querySelectorAll("button")) {
       button.addEventListener("click", () => {
@@ -46,14 +46,14 @@ export class Sharing {
       text,
       make("div", { className: "row" }, again, close),
     );
-    again.addEventListener("click", () => this.copy(code, "The code is on the clipboard."));
+    again.addEventListener("click", () => this.copy(code, "Code copied to the clipboard."));
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
     dialog.showModal();
     text.setSelectionRange(0, 0);
     text.scrollTop = 0;
-    await this.copy(code, "The code is on the clipboard.");
+    await this.copy(code, "Code copied to the clipboard.");
   }
 
   async export(kind) {
@@ -80,7 +80,7 @@ export class Sharing {
     if (type) setTimeout(() => URL.revokeObjectURL(href), 1000);
   }
 
-  /** Long format: one number a line. */
+  /** Long format: one number per line. */
   csv() {
     const { view, labels } = this.shown(),
       lines = [["what", "method", "entry", "value"]];

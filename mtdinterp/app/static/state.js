@@ -1,4 +1,4 @@
-// The state of the page: what the server is asked, what the link holds, what undo goes back to.
+// The state of the page: it is sent to the server, stored in the link, and restored by undo.
 
 const bytesToText = (bytes) => btoa(String.fromCharCode(...bytes));
 
@@ -15,12 +15,12 @@ export function fromFragment(fragment) {
 }
 
 const CALM = 150;
-/** Milliseconds without a change after which the link is renewed: browsers refuse to do it at a slider's pace. */
+/** Milliseconds without a change after which the link is updated; browsers limit how often that may happen. */
 const LOOKING = ["position", "block", "selected", "head"];
-/** Parts of the state that only say where one looks: changing them is nothing to undo. */
+/** Parts of the state that only select what is shown; changing them is not an undo step. */
 
 export class Store {
-  /** `refuse` is told in a sentence why something was not done. */
+  /** `refuse` is called with a sentence if a change is not possible. */
   constructor(refuse) {
     Object.assign(this, { state: null, listeners: [], questions: 0, refuse });
     this.forget();
@@ -30,18 +30,18 @@ export class Store {
     this.listeners.push(listener);
   }
 
-  /** Begin with a state, without a past. */
+  /** Start with a state and an empty history. */
   begin(state) {
     this.forget();
     this.apply(state);
   }
 
-  /** `dropped` is what could be redone before the last change. */
+  /** `dropped` holds the states that could be redone before the last change. */
   forget() {
     Object.assign(this, { past: [], future: [], dropped: [], tag: null });
   }
 
-  /** Change parts of the state. Changes with the same tag in a row, such as a slider's, are undone as one. */
+  /** Change parts of the state. Consecutive changes with the same tag, such as a slider's, are undone together. */
   change(parts, tag = null) {
     const next = { ...this.state, ...parts };
     if (Object.keys(parts).some((name) => !LOOKING.includes(name))) {
@@ -60,7 +60,7 @@ export class Store {
     return location.origin + location.pathname + toFragment(this.state);
   }
 
-  /** An interaction is over: the next change is a step of its own. */
+  /** End an interaction, so that the next change is a separate undo step. */
   settle() {
     this.tag = null;
   }
@@ -80,7 +80,7 @@ export class Store {
     this.apply(from.pop());
   }
 
-  /** Go back to a state that was there, as if what came after had not been tried. */
+  /** Return to an earlier state and discard all later changes. */
   back(state) {
     for (const states of [this.past, this.future]) {
       const at = states.indexOf(state);
@@ -92,12 +92,12 @@ export class Store {
     this.apply(state);
   }
 
-  /** Whether this is the state that is there, wherever one looks. */
+  /** Whether a state equals the current one, apart from the parts that only select what is shown. */
   isAt(state) {
     return Object.keys(state).every((name) => LOOKING.includes(name) || state[name] === this.state[name]);
   }
 
-  /** What a request about the state answers, or null if the state is another by then or something newer was asked. */
+  /** The answer to a request about the state, or null if the state changed or a newer request was made meanwhile. */
   async answerFor(request) {
     const { state } = this,
       number = ++this.questions;

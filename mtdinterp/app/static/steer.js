@@ -27,7 +27,7 @@ export class Steering {
     return this.store.state.edits[this.index()];
   }
 
-  /** The model's own weights over the lags, as sliders begin. */
+  /** The model's own weights over the lags: the sliders' initial values. */
   own() {
     const weights = this.view.weights.before.slice(0, -1).map((weight) => Math.max(0, weight));
     const total = weights.reduce((sum, weight) => sum + weight, 0);

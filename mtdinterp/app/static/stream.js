@@ -59,7 +59,7 @@ export class StreamPanel {
       [after, barColour("after"), 0.5],
     ].forEach(([values, colour, shift]) => {
       values.forEach((value, at) => {
-        // By the square root, as the maps: a lag block holds far less than a token's one.
+        // Coloured by the square root, like the maps, because a lag block's entries are far smaller than a token's 1.
         const bar = document.createElementNS(SVG, "rect"),
           size = Math.sqrt(Math.abs(value ?? 0) / largest);
         const place = { x: at + shift, width: 0.38, y: value > 0 ? 1 - size : 1, height: size, fill: colour };
@@ -70,7 +70,7 @@ export class StreamPanel {
     return picture;
   }
 
-  /** Moving a slider edits that block at the chosen position, where it is first read. */
+  /** Moving a slider edits the block at the selected position, before the first layer that reads it. */
   sliders(entry) {
     const shape = entry ? `${entry.name} ${this.at} ${this.store.state.model.name}` : "";
     const rows = [...byId("block-sliders").querySelectorAll(".slider")];

@@ -5,7 +5,7 @@ import { byId, fill, shown } from "./dom.js";
 import { CONFIG, layout, sequential } from "./theme.js";
 
 const EVERY = 100;
-/** Milliseconds between questions how far a sweep is. */
+/** Milliseconds between requests for a sweep's progress. */
 
 export class SweepPanel {
   constructor(store, about, report) {
@@ -138,7 +138,7 @@ export class SweepPanel {
     }
   }
 
-  /** A name for every row, or where those are too many for every layer. */
+  /** A label for every row, or for every layer if there are too many rows. */
   ticks(names) {
     const all = names.map((_, row) => row);
     if (names.length <= 24) return { tickvals: all, ticktext: names };

@@ -1,4 +1,4 @@
-// Colours by scheme, and what all charts have in common.
+// Colours for the light and dark schemes, and settings that all charts share.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 export const onScheme = (listener) => dark.addEventListener("change", listener);
@@ -14,7 +14,7 @@ const hex = (values) => "#" + values.map((value) => Math.round(value).toString(1
 const mix = (one, other, share) => hex(channels(one).map((value, at) => value + share * (channels(other)[at] - value)));
 const lightness = (colour) => channels(colour).reduce((sum, value, at) => sum + value * [0.3, 0.59, 0.11][at], 0);
 
-/** A colour that can be read on the page: dark ones are lifted on a dark page. */
+/** A colour that is readable on the page: dark colours are lightened on a dark page. */
 export function readable(colour) {
   if (!dark.matches) return colour;
   return lightness(colour) < 60
@@ -35,12 +35,12 @@ export function barColour(name) {
 const blank = () => variable("--map-none");
 const full = () => variable("--map-all");
 
-/** For attention: the page's colour is none. Colours go with the square root, so that an average can be seen too. */
+/** Scale for attention: no attention has the page's colour. The square root makes small, averaging values visible. */
 export function sequential() {
   return Array.from({ length: 33 }, (_, step) => [step / 32, mix(blank(), full(), Math.sqrt(step / 32))]);
 }
 
-/** For changes, from -1 to 1: red down, blue up. */
+/** Scale for changes, from -1 to 1: red is a decrease, blue an increase. */
 export function diverging() {
   const [down, up] = [variable("--down"), variable("--up")];
   return Array.from({ length: 33 }, (_, step) => {

@@ -145,7 +145,7 @@ def _level(level: Level, frame: _Frame) -> list[str]:
     style = style_of(level.key)
     right = WIDTH - RIGHT
     y = frame.y_of(level.value)
-    # A falling curve ends just above a low level, so that there the label goes below the line.
+    # A falling curve ends just above a low level, so its label goes below the line.
     is_low = y > (frame.top + frame.bottom) / 2
     label_y = y + 13 if is_low and frame.logarithmic else y - 4
     line = mark(
