@@ -209,7 +209,7 @@ def _usual_constants(
 ) -> tuple[Constants, str]:
     """Constants for a reference when the model shows none: tuned to the truth, or a default."""
     try:
-        tuned = algorithm.tune(task, length, n_sequences=1000)
+        tuned = algorithm.tune(task, length)
     except CannotCompute as error:
         return algorithm.default_constants(evidence), f"a default, because {error}"
     if tuned.at_bound:

@@ -92,4 +92,7 @@ def _name_of(given: Any) -> str:
     name = getattr(given, "name", None)
     if not isinstance(name, str) or not name:
         raise ValueError(f"name: expected {given!r} to have a name, got {name!r}")
+    label = getattr(given, "label", None)
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"label: expected {name!r} to have a label, got {label!r}")
     return name

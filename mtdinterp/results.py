@@ -45,6 +45,15 @@ class Result:
         return to_plain(self)
 
 
+def origin_of(result: Any) -> str:
+    """How many sequences a result comes from and their seed; empty if it does not say."""
+    count = getattr(result, "n_sequences", None)
+    if count is None:
+        return ""
+    seed = getattr(result, "seed", None)
+    return f"{count} sequences, " + ("given" if seed is None else f"seed {seed}")
+
+
 def to_plain(value: Any) -> Any:
     """A result as plain values for JSON: dataclasses by field and property, NaN as null."""
     if isinstance(value, Tensor):

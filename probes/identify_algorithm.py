@@ -91,13 +91,18 @@ class AlgorithmIdentification(Result):
 
     def sentence(self) -> str:
         """The answer in one sentence."""
+        if self.naming is Naming.NONE:
+            nearest = self.by_divergence()[0]
+            beyond = 1 - self.divergences[nearest] / self.divergences.get(UNIFORM, float("nan"))
+            label = ESTIMATORS[nearest].label
+            return naming_sentence(self.naming, nearest, label, self.explained, beyond)
         return naming_sentence(
             self.naming, self.best, self.label, self.explained, self.beyond_uniform
         )
 
     def tie_sentence(self) -> str:
         """Which estimators cannot be distinguished from the best; empty if there are none."""
-        if not self.tied:
+        if not self.tied or self.naming is Naming.NONE:
             return ""
         labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
         return f"Predictions alone do not distinguish it from {labels}."
@@ -126,9 +131,9 @@ class AlgorithmIdentification(Result):
         for name, why in self.left_out.items():
             lines.append(f"  {ESTIMATORS[name].label:<52} not computed: {why}")
         lines.append(self.sentence())
-        if self.best == UNIFORM and self.naming is Naming.LIKE:
+        if not ESTIMATORS[self.best].in_context and self.naming is Naming.LIKE:
             lines.append("It infers nothing in context; training first stalls at this point.")
-        if self.tied:
+        if self.tie_sentence():
             lines.append(self.tie_sentence())
         if self.naming is not Naming.NONE:
             lines += [f"  {text}" for text in self._shift_lines()]
@@ -151,10 +156,11 @@ class AlgorithmIdentification(Result):
             yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
 
     def claims(self) -> tuple[Claim, ...]:
-        infers = self.best != UNIFORM
-        explained = self.beyond_uniform if infers else self.explained
-        needed = NAMED if infers else AS_UNIFORM
-        rest = "what it does beyond uniform weights" if infers else "how its predictions vary"
+        is_uniform = self.best == UNIFORM
+        explained = self.explained if is_uniform else self.beyond_uniform
+        needed = AS_UNIFORM if is_uniform else NAMED
+        rest = "how its predictions vary" if is_uniform else "what it does beyond uniform weights"
+        infers = ESTIMATORS[self.best].in_context
         low, high = self.intervals[self.best]
         uniform = self.divergences.get(UNIFORM, float("nan"))
         return (
@@ -163,7 +169,7 @@ class AlgorithmIdentification(Result):
                 status=decide(self.naming is Naming.LIKE),
                 evidence=f"KL(model ‖ {self.label}), and the share of {rest} it explains",
                 number=f"{self.divergences[self.best]:.1e} [{low:.1e}, {high:.1e}] "
-                f"({explained:.1%})",
+                f"({max(0.0, explained):.1%})",
                 threshold=f"≥ {needed:.0%} explained",
                 control=f"uniform weights {uniform:.1e}",
                 n_sequences=self.n_sequences,
@@ -172,9 +178,9 @@ class AlgorithmIdentification(Result):
             Claim(
                 claim="The model infers weights in context",
                 status=decide(infers and self.beyond_uniform >= RESEMBLES),
-                evidence="Share of what it does beyond uniform weights that an estimator explains",
-                number=f"{max(0.0, self.beyond_uniform):.1%}",
-                threshold=f"≥ {RESEMBLES:.0%}",
+                evidence="Share of what it does beyond uniform weights that the estimator explains",
+                number=f"{max(0.0, self.beyond_uniform):.1%}, by {self.label}",
+                threshold=f"≥ {RESEMBLES:.0%}, by weights that depend on the sequence",
                 control="uniform weights 0 %",
                 n_sequences=self.n_sequences,
                 seed=self.seed,

@@ -181,9 +181,12 @@ class BetaRecovery(Result):
             f"head {number} {_with_error(slope.value, slope.stderr)} (R² {slope.r2:.2f})"
             for number, slope in enumerate(self.heads, start=1)
         ]
+        listed = f"β by attention in the last layer: {', '.join(found)}."
+        if not self.attention_r2 >= CLEAR_R2:
+            return f"{listed} No head follows Γ clearly; head {self.carrier} is shown."
         return (
-            f"β by attention in the last layer: {', '.join(found)}. Head {self.carrier} follows Γ "
-            "best, so the attention level is read from that head."
+            f"{listed} Head {self.carrier} follows Γ best, so the attention level is read from "
+            "that head."
         )
 
     def summary(self) -> str:

@@ -157,6 +157,11 @@ class TransitionRecovery(Result):
         if len(self.heads) == 1:
             return ""
         path = self.heads[self.carrier - 1].path
+        if path.branch == "undecided":
+            return (
+                f"No head of layer 1 follows the likelihood clearly (best R² {path.gain.r2:.2f}); "
+                f"layer 1 is read from head {path.first}."
+            )
         return (
             f"Head {path.first} of layer 1 carries most of the signal, averaged by head "
             f"{path.second} of layer 2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}). Layer "
@@ -196,9 +201,13 @@ class TransitionRecovery(Result):
     def claims(self) -> tuple[Claim, ...]:
         return (
             self._branch_claim(),
-            self._matrix_claim("attention", "Layer 1's scores hold π"),
-            self._matrix_claim("output", "The output is π applied to the tokens attended to"),
-            self._matrix_claim("behaviour", "Predictions after m equal tokens are rows of π"),
+            self._matrix_claim("attention", "Layer 1's scores are close to π"),
+            self._matrix_claim(
+                "output", "The map from attended tokens to the output is close to π"
+            ),
+            self._matrix_claim(
+                "behaviour", "Predictions after m equal tokens are close to rows of π"
+            ),
         )
 
     def _branch_claim(self) -> Claim:

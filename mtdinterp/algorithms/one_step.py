@@ -10,11 +10,17 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.algorithms.base import Algorithm, Values, Variable
-from mtdinterp.estimators.base import Constants
-from mtdinterp.estimators.mirror_descent import BETA, BETA_POINTS, learning_rate_of
+from mtdinterp.estimators.base import Constants, Fit
+from mtdinterp.estimators.mirror_descent import (
+    BETA,
+    BETA_POINTS,
+    learning_rate_of,
+    tune_learning_rate,
+)
 from mtdinterp.evidence import Evidence, mean_over_steps
 from mtdinterp.plugins import register_algorithm
 from mtdinterp.style import Style
+from mtdinterp.tasks.base import Task
 
 RESPONSIBILITIES = Variable(
     "responsibilities",
@@ -70,6 +76,24 @@ class OneStep(Algorithm):
 
     def derived(self, evidence: Evidence, constants: Constants) -> Constants:
         return learning_rate_of(evidence, constants)
+
+    def tune(
+        self, task: Task, length: int, target: str = "truth", seed: int = 0, n_sequences: int = 5000
+    ) -> Fit:
+        """The β of `tune_learning_rate`, so that a task has one tuned β.
+
+        Args:
+            task: where sequences come from.
+            length: tokens per sequence.
+            target: "truth" or "posterior_mean".
+            seed: seed for drawing the sequences.
+            n_sequences: number of sequences to draw.
+
+        Returns:
+            The fit, with the mean KL(target ‖ one step) it reaches.
+        """
+        tuned = tune_learning_rate(task, length, target=target, seed=seed, n_sequences=n_sequences)
+        return Fit({"beta": tuned.beta}, tuned.kl)
 
     def default_constants(self, evidence: Evidence) -> Constants:
         return {"beta": 10.0}

@@ -12,6 +12,7 @@ from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.registry import PROBES
 from mtdinterp.report.collect import collect_probes, run_probe
 from mtdinterp.report.judge import judge
+from mtdinterp.results import origin_of
 
 VERDICT = "verdict"
 """The name under which the page requests the judgement on all probes together."""
@@ -47,7 +48,8 @@ class ProbeRunner:
                 return "\n".join(judge(collect_probes(checkpoint)).sentences)
             probe = PROBES[name]
             result = run_probe(probe, checkpoint, checkpoint.model, checkpoint.task, None)
-            return result.summary()
+            origin = origin_of(result)
+            return result.summary() + (f"\n({origin})" if origin else "")
 
 
 def private_copy(checkpoint: Checkpoint) -> Checkpoint:

@@ -104,24 +104,20 @@ def _as_json(checkpoint: Any, findings: Any) -> str:
 def _as_text(checkpoint: Any, findings: Any) -> str:
     from mtdinterp.registry import PROBES
     from mtdinterp.report import judge
+    from mtdinterp.results import origin_of
 
     parts = [repr(checkpoint)]
     for name, result in findings.probes.items():
-        parts.append(f"{name}: {PROBES[name].label}\n{result.summary()}\n{_origin(result)}")
+        origin = origin_of(result)
+        measured = f"\n({origin})" if origin else ""
+        parts.append(f"{name}: {PROBES[name].label}\n{result.summary()}{measured}")
     for name, why in findings.not_computed.items():
         parts.append(f"{name}: {PROBES[name].label}\nNot computed: {why}")
     if "identify_algorithm" in findings.probes:
-        sentences = "\n".join(judge(findings).sentences)
+        verdict = judge(findings)
+        sentences = "\n".join([*verdict.sentences, *verdict.misfits])
         missing = PROBES.keys() - findings.probes.keys() - findings.not_computed.keys()
         left_out = [name for name in PROBES if name in missing and PROBES[name].needs == "model"]
         without = f", without {', '.join(left_out)}" if left_out else ""
-        parts.append(f"verdict{without}\n{sentences}")
+        parts.append(f"verdict by the probes alone{without}\n{sentences}")
     return "\n\n".join(parts)
-
-
-def _origin(result: Any) -> str:
-    """How many sequences a result comes from, and their seed."""
-    count = getattr(result, "n_sequences", None)
-    if count is None:
-        return ""
-    return f"({count} sequences, seed {result.seed})"

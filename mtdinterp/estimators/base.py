@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float64
 from scipy.optimize import minimize
 from torch import Tensor
 
-from mtdinterp.checks import check_count, check_option
+from mtdinterp.checks import ROW_SUM_TOLERANCE, check_count, check_option
 from mtdinterp.errors import NothingToTune
 from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
 from mtdinterp.evidence import Evidence
@@ -87,6 +88,8 @@ class Estimator(ABC):
     constants: tuple[Constant, ...] = ()
     style: Style | None = None
     """How figures draw it; derived from the name if None."""
+    in_context: bool = True
+    """Whether the weights depend on the sequence; otherwise nothing is inferred in context."""
     rank: float = 100.0
     """Its place in listings, the simplest first; decides between estimators that tie."""
     grid_points: int = 25
@@ -123,7 +126,9 @@ class Estimator(ABC):
         """
 
         def objective(values: Constants) -> float:
-            return evidence.divergence(predictions, self.weights(evidence, **values)).mean().item()
+            weights = self.weights(evidence, **values)
+            check_weights(self.name, evidence, weights)
+            return evidence.divergence(predictions, weights).mean().item()
 
         return minimise_constants(
             objective, self.constants_for(evidence), self.grid_points, self.tolerance
@@ -154,6 +159,24 @@ class Estimator(ABC):
                 "no prediction depends on the weights, so that there is nothing to tune"
             )
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
+
+
+def check_weights(name: str, evidence: Evidence, weights: Tensor) -> None:
+    """Refuse what cannot be mixture weights, in a sentence that names the estimator.
+
+    Args:
+        name: of the estimator.
+        evidence: what the weights were estimated from.
+        weights: what the estimator returned.
+    """
+    wanted = (len(evidence), evidence.n_components)
+    if tuple(weights.shape) != wanted or weights.dtype != torch.float64:
+        raise ValueError(
+            f"estimator {name!r}: expected float64 weights of shape {list(wanted)}, got "
+            f"{weights.dtype} of shape {list(weights.shape)}"
+        )
+    if (weights.sum(-1) - 1).abs().max() > ROW_SUM_TOLERANCE:
+        raise ValueError(f"estimator {name!r}: expected weights that sum to 1 for every sequence")
 
 
 def target_predictions(

@@ -22,6 +22,7 @@ class ConstantWeights(Estimator):
     """The same weights for every sequence; one constant per component but the first."""
 
     name, label = "constant_weights", "constant weights"
+    in_context = False
     rank = 5
 
     def constants_for(self, evidence: Evidence) -> tuple[Constant, ...]:

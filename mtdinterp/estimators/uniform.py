@@ -14,6 +14,7 @@ class Uniform(Estimator):
     """1/m for every component."""
 
     name, label = "uniform", "uniform weights"
+    in_context = False
     rank = 0
     style = Style("#9ca3af", "", ":")
 

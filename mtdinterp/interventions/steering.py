@@ -118,7 +118,7 @@ class DoseResponse(Result):
         for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True):
             lines.append(f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}")
         lines.append(
-            f"At the largest dose the formula explains {self.explained:.1%} of the movement "
+            f"At the largest dose the formula explains {max(0.0, self.explained):.1%} of the movement "
             f"({self.n_sequences} sequences)."
         )
         return "\n".join(lines)
@@ -144,7 +144,7 @@ class DoseResponse(Result):
         sentence = "By the formula, these weights should not move the prediction."
         if math.isfinite(self.explained):
             sentence = (
-                f"The formula explains {self.explained:.1%} of how the prediction moves "
+                f"The formula explains {max(0.0, self.explained):.1%} of how the prediction moves "
                 f"({self.n_sequences} sequences)."
             )
         target = "the given weights"

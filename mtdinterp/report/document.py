@@ -11,6 +11,7 @@ from mtdinterp.registry import PROBES
 from mtdinterp.report.definitions import DEFINITIONS
 from mtdinterp.report.findings import Findings
 from mtdinterp.report.judge import Verdict
+from mtdinterp.results import origin_of
 
 CLAIM_COLUMNS = (
     "status",
@@ -88,6 +89,9 @@ def result_blocks(result: object) -> list[Block]:
     """A result's own blocks, or its summary if it has none."""
     make = getattr(result, "blocks", None)
     blocks = list(make()) if callable(make) else []
+    origin = origin_of(result)
+    if blocks and origin:
+        blocks.append(Text((f"Measured on {origin}.",), "soft"))
     if blocks:
         return blocks
     summary = getattr(result, "summary", None)

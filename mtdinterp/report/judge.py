@@ -196,7 +196,7 @@ def _other_task(findings: Findings) -> tuple[str, ...]:
 
 def _nothing_found(findings: Findings) -> tuple[str, ...]:
     identification = findings.probes["identify_algorithm"]
-    sentences = [f"Nothing was found. {identification.sentence()}"]
+    sentences = [f"No algorithm was identified. {identification.sentence()}"]
     if findings.scores is not None:
         own = findings.scores.model.kl
         uniform = findings.scores.estimators["uniform"].kl
@@ -216,7 +216,7 @@ def _answer(findings: Findings) -> tuple[str, ...]:
         sentences.append(identification.tie_sentence())
     if findings.scores is not None:
         sentences.append(findings.scores.summary())
-    if identification.best == UNIFORM:
+    if not ESTIMATORS[identification.best].in_context:
         sentences.append("It infers nothing in context; training first stalls at this point.")
     elif "recover_beta" in findings.probes:
         sentences.append(_beta_sentence(findings))

@@ -265,7 +265,7 @@ def test_the_workbench_shows_the_verdict_of_judge(client):
     identified = client.post(
         "/api/probe", json={"model": {"name": "two-heads"}, "name": "identify_algorithm"}
     )
-    first = answer.json()["summary"].splitlines()[0].removeprefix("Nothing was found. ")
+    first = answer.json()["summary"].splitlines()[0].removeprefix("No algorithm was identified. ")
     assert first in identified.json()["summary"]
 
 

@@ -60,7 +60,7 @@ def test_an_untrained_model_shows_nothing(tmp_path, task):
     verdict = written(tmp_path, collected(tmp_path, model, task))[0]["verdict"]
     assert verdict["algorithm"] == "none"
     assert verdict["branch"] == "undecided"
-    assert verdict["sentences"][0].startswith("Nothing was found")
+    assert verdict["sentences"][0].startswith("No algorithm was identified")
 
 
 def test_another_task_does_not_fit(tmp_path, task):
