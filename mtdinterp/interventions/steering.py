@@ -117,8 +117,9 @@ class DoseResponse(Result):
         lines = ["Steering the in-context weights:"]
         for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True):
             lines.append(f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}")
+        share = max(0.0, self.explained)
         lines.append(
-            f"At the largest dose the formula explains {max(0.0, self.explained):.1%} of the movement "
+            f"At the largest dose the formula explains {share:.1%} of the movement "
             f"({self.n_sequences} sequences)."
         )
         return "\n".join(lines)
