@@ -72,6 +72,11 @@ class AlgorithmIdentification(Result):
         return (self.best, *self.tied)
 
     @property
+    def n_held(self) -> int:
+        """How many sequences divergences are measured on: the second half."""
+        return self.n_sequences - self.n_sequences // 2
+
+    @property
     def decided(self) -> bool:
         """Whether the evidence separates the best estimator from all others."""
         return not self.tied
@@ -172,7 +177,7 @@ class AlgorithmIdentification(Result):
                 f"({max(0.0, explained):.1%})",
                 threshold=f"≥ {needed:.0%} explained",
                 control=f"uniform weights {uniform:.1e}",
-                n_sequences=self.n_sequences,
+                n_sequences=self.n_held,
                 seed=self.seed,
             ),
             Claim(
@@ -182,7 +187,7 @@ class AlgorithmIdentification(Result):
                 number=f"{max(0.0, self.beyond_uniform):.1%}, by {self.label}",
                 threshold=f"≥ {RESEMBLES:.0%}, by weights that depend on the sequence",
                 control="uniform weights 0 %",
-                n_sequences=self.n_sequences,
+                n_sequences=self.n_held,
                 seed=self.seed,
             ),
             self._decided_claim(),
@@ -199,7 +204,7 @@ class AlgorithmIdentification(Result):
             threshold=f"one: all others are farther by a factor {CLOSE:g} and 2 standard errors, "
             f"or by a factor {TELLABLE:g}",
             control=f"{len(self.divergences)} estimators compared",
-            n_sequences=self.n_sequences,
+            n_sequences=self.n_held,
             seed=self.seed,
             reason="" if named else "no estimator explains the model",
         )

@@ -12,7 +12,7 @@ from mtdinterp.report import collect, judge
 from mtdinterp.report.document import compose
 from mtdinterp.tasks import MTDTask
 from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
-from probes import recover_beta, recover_transition
+from probes import identify_algorithm, recover_beta, recover_transition
 
 LENGTH = 16
 TASK = MTDTask.random(3, 2, seed=0)
@@ -30,6 +30,8 @@ def test_claims_count_the_sequences_that_were_used(model):
     branch, scores, read_out, behaviour = recover_transition(model, TASK, n_sequences=300).claims()
     assert branch.n_sequences == scores.n_sequences == behaviour.n_sequences == 256
     assert read_out.n_sequences == 300
+    found = identify_algorithm(model, TASK, names=["uniform", "one_step"], n_sequences=300)
+    assert {claim.n_sequences for claim in found.claims()} == {150}
 
 
 def test_no_matrix_is_recovered_where_all_rows_are_alike():

@@ -9,8 +9,9 @@ import threading
 from dataclasses import replace
 
 from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.errors import CannotCompute
 from mtdinterp.registry import PROBES
-from mtdinterp.report.collect import collect_probes, run_probe
+from mtdinterp.report.collect import collect_probes
 from mtdinterp.report.judge import judge
 from mtdinterp.results import origin_of
 
@@ -46,8 +47,11 @@ class ProbeRunner:
         with self._lock:
             if name == VERDICT:
                 return "\n".join(judge(collect_probes(checkpoint)).sentences)
-            probe = PROBES[name]
-            result = run_probe(probe, checkpoint, checkpoint.model, checkpoint.task, None)
+            # With the model's explanation, as in the report, so that both show the same fits.
+            findings = collect_probes(checkpoint, [name])
+            if name in findings.not_computed:
+                raise CannotCompute(findings.not_computed[name])
+            result = findings.probes[name]
             origin = origin_of(result)
             return result.summary() + (f"\n({origin})" if origin else "")
 
