@@ -26,7 +26,7 @@ export const chooseRadio = (name, value) => {
   document.querySelector(`input[name="${name}"][value="${value}"]`).checked = true;
 };
 
-/** A number as text with four digits, or a dash if it is not a number. */
+/** A number as text with four digits, or a dash if there is none. */
 export function shown(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
