@@ -98,7 +98,8 @@ class AlgorithmIdentification(Result):
         """The answer in one sentence."""
         if self.naming is Naming.NONE:
             nearest = self.by_divergence()[0]
-            beyond = 1 - self.divergences[nearest] / self.divergences.get(UNIFORM, float("nan"))
+            uniform = self.divergences.get(UNIFORM, 0.0)
+            beyond = 1 - self.divergences[nearest] / uniform if uniform > 0 else 0.0
             label = ESTIMATORS[nearest].label
             return naming_sentence(self.naming, nearest, label, self.explained, beyond)
         return naming_sentence(

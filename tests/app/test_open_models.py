@@ -279,9 +279,9 @@ def test_a_registered_probe_is_offered_and_runs(client, probe_names):
         answers.append(client.post("/api/probe", json={"model": model, "name": name}))
     summaries = [answer.json().get("summary") for answer in answers]
     assert summaries == [
-        "An answer from 3 sequences.",
-        "An answer from 4 sequences.",
-        "An answer from 0 sequences.",
+        "An answer from 3 sequences.\n(3 sequences, seed 0)",
+        "An answer from 4 sequences.\n(4 sequences, seed 0)",
+        "An answer from 0 sequences.\n(0 sequences, seed 0)",
         None,
     ]
     assert answers[-1].status_code == 422
