@@ -17,7 +17,7 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOLUTION, TELLABLE
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators import Constants, Fit
+from mtdinterp.estimators.base import Constants, Fit, check_weights, fit_constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
 from mtdinterp.metrics import (
@@ -380,8 +380,9 @@ def _fit_each(
     for name in names:
         estimator = ESTIMATORS[name]
         try:
-            fit = known.get(name) or estimator.fit(fitting, fitted_to)
+            fit = known.get(name) or fit_constants(estimator, fitting, fitted_to)
             weights = estimator.weights(held_out, **fit.constants)
+            check_weights(name, held_out, weights)
         except CannotCompute as error:
             left_out[name] = str(error)
             continue

@@ -13,7 +13,7 @@ from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, short_
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.checkpoints.load import read_task
 from mtdinterp.checks import check_option
-from mtdinterp.estimators.base import Constants
+from mtdinterp.estimators.base import Constants, fit_constants
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models import LensTransformer
 from mtdinterp.registry import ESTIMATORS
@@ -114,7 +114,7 @@ def fitted_to(name: str, explanation: Explanation) -> Fitted:
     evidence = explanation.task.evidence(explanation.tokens)
     if not estimator.constants_for(evidence):
         return Fitted({})
-    found = estimator.fit(evidence, explanation.predictions)
+    found = fit_constants(estimator, evidence, explanation.predictions)
     return Fitted(found.constants, found.at_bound)
 
 

@@ -13,6 +13,7 @@ An estimator with constants declares them, and `fit` finds the values that expla
 predictions best. Fits are hundreds of small operations, which torch does faster on one thread.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,6 +160,24 @@ class Estimator(ABC):
                 "no prediction depends on the weights, so that there is nothing to tune"
             )
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
+
+
+def fit_constants(
+    estimator: Estimator, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]
+) -> Fit:
+    """Fit an estimator, without evaluating one that has nothing to fit.
+
+    Args:
+        estimator: the estimator.
+        evidence: the evidence of the sequences to fit on.
+        predictions: what to explain.
+
+    Returns:
+        The fit; its divergence is NaN if there was nothing to fit.
+    """
+    if not estimator.constants_for(evidence):
+        return Fit({}, math.nan)
+    return estimator.fit(evidence, predictions)
 
 
 def check_weights(name: str, evidence: Evidence, weights: Tensor) -> None:

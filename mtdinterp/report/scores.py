@@ -9,6 +9,7 @@ from torch import Tensor
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NEAR_BAYES, NO_GAP
 from mtdinterp.errors import CannotCompute
+from mtdinterp.estimators.base import fit_constants
 from mtdinterp.metrics import Estimate, Score, divergences, paired_ratio, score
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Bar, Bars, Block, Text
@@ -122,7 +123,7 @@ def held_out_scores(model: LensTransformer, task: Task, n_sequences: int) -> Hel
     left_out: dict[str, str] = {}
     for name, estimator in ESTIMATORS.items():
         try:
-            fit = estimator.fit(fitting, tuning.next_probs)
+            fit = fit_constants(estimator, fitting, tuning.next_probs)
             predicted[name] = estimator.predict(held, **fit.constants)
         except CannotCompute as error:
             left_out[name] = str(error)
