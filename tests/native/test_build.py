@@ -128,7 +128,7 @@ def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
     tests = [
         "tests/native/test_fused_attention.py",
         "tests/native/test_fused_step.py",
-        "tests/test_task.py",
+        "tests/tasks/test_mtd_task.py",
         "tests/estimators/test_bayes.py::test_both_implementations_of_the_likelihood_agree",
     ]
     result = subprocess.run(
