@@ -103,6 +103,8 @@ class TransitionRecovery(Result):
     """The head of layer 1 that carries most, from 1."""
     trusted: str | None
     """The estimate to use, chosen without the truth; None if the model shows no matrix."""
+    untrusted: str
+    """What is wrong with the predictions after m equal tokens; empty if nothing is."""
     n_read: int
     """Sequences whose attention was read, for the gain and the branch."""
 
@@ -137,8 +139,8 @@ class TransitionRecovery(Result):
         """Which estimate to use, and why."""
         if self.trusted is None:
             return (
-                "Predictions after m equal tokens are not distributions or do not depend on the "
-                "token: the predictions show no transition matrix."
+                f"Predictions after m equal tokens {self.untrusted}: the predictions show no "
+                "transition matrix."
             )
         reading = ESTIMATES[self.trusted]
         numbers = (
@@ -354,6 +356,7 @@ def recover_transition(
         heads=tuple(heads),
         carrier=carrier.path.first,
         trusted=_trusted(estimates, rows),
+        untrusted=_problem(estimates["behaviour"], rows["behaviour"]),
         n_read=len(watched),
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
@@ -404,19 +407,21 @@ def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | Non
     Behaviour assumes least: whatever the weights over lags, the prediction after m equal tokens is
     a row of π. The reading of the output is more precise, and is used if behaviour agrees with it.
     """
-    if not _usable(estimates["behaviour"], rows["behaviour"]):
+    if _problem(estimates["behaviour"], rows["behaviour"]):
         return None
     agrees = _variation(rows["output"], rows["behaviour"]) <= AGREE
-    if agrees and _usable(estimates["output"], rows["output"]):
+    if agrees and not _problem(estimates["output"], rows["output"]):
         return "output"
     return "behaviour"
 
 
-def _usable(raw: Tensor, rows: Tensor) -> bool:
-    """Whether an estimate is nearly a set of distributions that depend on the token."""
-    stochastic = _variation(raw, rows) < STOCHASTIC
-    depends = _variation(rows, rows.mean(0, keepdim=True)) > DEPENDS
-    return stochastic and depends
+def _problem(raw: Tensor, rows: Tensor) -> str:
+    """Why an estimate cannot be a transition matrix, as a predicate; empty if it can."""
+    if not _variation(raw, rows) < STOCHASTIC:
+        return "are not distributions"
+    if not _variation(rows, rows.mean(0, keepdim=True)) > DEPENDS:
+        return "hardly depend on the token"
+    return ""
 
 
 def _variation(first: Tensor, second: Tensor) -> float:
