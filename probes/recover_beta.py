@@ -20,7 +20,6 @@ from mtdinterp.algorithms.precision import Combination, precision_of
 from mtdinterp.algorithms.two_step import TwoStep, TwoStepConstants
 from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
-from mtdinterp.construction.one_step_disentangled import weight_beta
 from mtdinterp.criteria import CLEAR_R2, EXPLAINED, NEAR_OPTIMUM, NOTHING_MOVES
 from mtdinterp.errors import CannotCompute, NotApplicable, NothingToTune
 from mtdinterp.estimators import Constants, tune_learning_rate
@@ -343,7 +342,9 @@ def recover_beta(
     watched = readable_sequences(sequence)
     heads, gain = _attention_levels(model, task, watched)
     attention = strongest(heads)
-    raw = weight_beta(model, task.n_components)
+    raw = NO_SLOPE
+    if explanation.implementation is not None:
+        raw = explanation.implementation.read(model, task).get("weights", NO_SLOPE)
     beta, stderr, at_bound = _output_level(explanation, evidence)
     optimal, no_optimum, nothing_to_infer = _optimum(task, explanation.length)
     return BetaRecovery(

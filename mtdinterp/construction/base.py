@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.base import Constants
@@ -100,18 +98,17 @@ class Implementation(ABC):
             NotApplicable: if there is no such construction for this task.
         """
 
-    def read(
-        self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
-    ) -> dict[str, Slope]:
-        """The algorithm's leading constant as the model's mechanism shows it, by level.
+    def read(self, model: LensTransformer, task: Task) -> dict[str, Slope]:
+        """The algorithm's leading constant as the model's weights show it, by level.
+
+        Attention and outputs show it on any architecture; only weights need to know which.
 
         Args:
             model: a model of this architecture and depth.
             task: the model's task.
-            tokens: sequences to read it on.
 
         Returns:
-            One slope per level that applies, such as "weights" and "attention".
+            One slope per level that applies, such as "weights".
         """
         return {}
 

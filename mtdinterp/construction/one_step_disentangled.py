@@ -1,8 +1,6 @@
 """One step of mirror descent as weights of the disentangled transformer."""
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
@@ -14,13 +12,11 @@ from mtdinterp.construction.disentangled_layers import (
     read_by_lag,
     write_responsibilities,
 )
-from mtdinterp.construction.one_step_readings import attention_betas
 from mtdinterp.construction.parts import check_problem
 from mtdinterp.estimators.base import Constants
 from mtdinterp.models import DisentangledTransformer
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.plugins import register_implementation
-from mtdinterp.readings.mechanism import strongest
 from mtdinterp.readings.regression import NO_SLOPE, Slope, centred, fit_slope
 from mtdinterp.tasks.base import Task, require_transition
 
@@ -97,23 +93,9 @@ class OneStepDisentangled(Implementation):
         mask = DELTA if delta is None else delta
         return one_step(known.transition, known.order, length, constants["beta"], mask, dtype)
 
-    def read(
-        self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
-    ) -> dict[str, Slope]:
-        """Read β by weights and by attention.
-
-        Args:
-            model: a model of this architecture and depth.
-            task: the task that the sequences come from.
-            tokens: sequences [batch, pos] to read β on.
-
-        Returns:
-            One slope per level.
-        """
-        return {
-            "weights": weight_beta(model, task.n_components),
-            "attention": strongest(attention_betas(model, task, tokens)),
-        }
+    def read(self, model: LensTransformer, task: Task) -> dict[str, Slope]:
+        """β from the weights; see `weight_beta`."""
+        return {"weights": weight_beta(model, task.n_components)}
 
 
 def weight_beta(model: LensTransformer, order: int) -> Slope:

@@ -8,19 +8,14 @@ block, which is one-hot. Offsets are i - j.
 """
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_count, check_number
 from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
-from mtdinterp.construction.one_step_readings import attention_betas
 from mtdinterp.construction.parts import check_problem, log_transition
 from mtdinterp.estimators.base import Constants
 from mtdinterp.models import StandardConfig, StandardTransformer
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.plugins import register_implementation
-from mtdinterp.readings.mechanism import strongest
-from mtdinterp.readings.regression import Slope
 from mtdinterp.tasks.base import Task, require_transition
 
 
@@ -152,18 +147,3 @@ class OneStepStandard(Implementation):
         return one_step_standard(
             known.transition, known.order, length, constants["beta"], delta=mask, dtype=dtype
         )
-
-    def read(
-        self, model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
-    ) -> dict[str, Slope]:
-        """Read β by attention.
-
-        Args:
-            model: a model of this architecture and depth.
-            task: the task that the sequences come from.
-            tokens: sequences [batch, pos] to read β on.
-
-        Returns:
-            One slope per level.
-        """
-        return {"attention": strongest(attention_betas(model, task, tokens))}
