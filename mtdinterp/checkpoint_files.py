@@ -31,6 +31,10 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be read or written, with the reason in one sentence."""
 
 
+class MissingKind(CheckpointError):
+    """A checkpoint whose task or architecture comes from a plugin that is not installed."""
+
+
 def check_new(target: Path, advice: str = "") -> None:
     """Refuse a directory for a new run unless it is new or empty."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):

@@ -3,11 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mtdinterp import __version__
+from mtdinterp.commands.flags import add_plugin_flag, load_plugins
+from mtdinterp.providers import PluginWarning
 
 COMMANDS = {
     "train": (
@@ -80,6 +84,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
         )
         if words is None or name in words:
             import_module(module).add_arguments(command)
+            add_plugin_flag(command)
     return parser
 
 
@@ -98,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser(words).parse_args(words)
     try:
-        code = options.run(options)
+        with _plain_plugin_warnings():
+            load_plugins(options)
+            code = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -114,6 +121,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"mtdinterp {options.command}: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _plain_plugin_warnings() -> Iterator[None]:
+    """Show warnings about plugins as sentences, without the place in our code that warns."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, PluginWarning):
+            print(f"mtdinterp: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *place, **options)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def _refuse(options: argparse.Namespace, sentence: str) -> int:

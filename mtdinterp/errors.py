@@ -29,3 +29,7 @@ class RuleTooLarge(CannotCompute):
 
 class NotConverged(CannotCompute, RuntimeError):
     """An iteration did not reach its tolerance."""
+
+
+class PluginFailed(CannotCompute):
+    """An extension that a plugin provides failed; the message names the plugin."""

@@ -1,17 +1,72 @@
 """Registration: how a task, estimator, architecture, algorithm or probe becomes known by its name.
 
-Each function takes a class or an instance and returns it, so that it can be used as a decorator.
-The built-in instances register themselves in the same way.
+Each `register_*` function takes a class or an instance and returns it, so that it can be used as a
+decorator. The built-in instances register themselves in the same way. A package announces its
+extensions as entry points (`mtdinterp.probes` and so on; see docs/extending.md); a single file is
+loaded with `load_plugin` or `--plugin`.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from mtdinterp import registry
+from mtdinterp.providers import PluginError, PluginWarning, load_plugin
+
+__all__ = [
+    "Needs",
+    "PluginError",
+    "PluginWarning",
+    "Probe",
+    "load_plugin",
+    "register_algorithm",
+    "register_architecture",
+    "register_estimator",
+    "register_implementation",
+    "register_probe",
+    "register_task",
+]
 
 Registered = TypeVar("Registered")
 Needs = Literal["model", "predictions", "checkpoint"]
+NEEDS = get_args(Needs)
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+"""Names become file names, JSON keys and words on the command line."""
+RESERVED = frozenset(
+    [
+        "algorithm",
+        "attention",
+        "beta",
+        "checkpoint",
+        "circuit",
+        "command",
+        "development",
+        "explanation",
+        "interchanges",
+        "kl",
+        "latents",
+        "made_with",
+        "model",
+        "models",
+        "name",
+        "not_computed",
+        "recipe",
+        "seed",
+        "seeds",
+        "steering",
+        "sweep",
+        "task",
+        "transition",
+        "transplants",
+        "verdict",
+        "versions",
+        "weights_sha256",
+    ]
+)
+"""Keys of report.json and of `probe --json`, which no probe may take."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +112,8 @@ def register_algorithm(algorithm: Registered) -> Registered:
 def register_implementation(implementation: Registered) -> Registered:
     """Register how an architecture carries out an algorithm, under that pair of names."""
     instance: Any = _instance(implementation)
+    _check_name(instance.algorithm)
+    _check_name(instance.architecture)
     pair = f"{instance.algorithm}/{instance.architecture}"
     registry.IMPLEMENTATIONS.add(pair, instance)
     return implementation
@@ -77,6 +134,13 @@ def register_probe(
         A decorator that leaves the function as it is.
     """
 
+    _check_name(name)
+    if name in RESERVED:
+        raise ValueError(f"name: {name!r} is a key of report.json; choose another one")
+    _check_text(f"label of the probe {name!r}", label)
+    if needs not in NEEDS:
+        raise ValueError(f"needs: expected one of {', '.join(NEEDS)}; got {needs!r}")
+
     def register(function: Callable[..., Registered]) -> Callable[..., Registered]:
         registry.PROBES.add(name, Probe(name, label, needs, function, rank))
         return function
@@ -89,10 +153,22 @@ def _instance(given: Any) -> Any:
 
 
 def _name_of(given: Any) -> str:
+    """The name of an extension, which must also have a label."""
     name = getattr(given, "name", None)
     if not isinstance(name, str) or not name:
         raise ValueError(f"name: expected {given!r} to have a name, got {name!r}")
-    label = getattr(given, "label", None)
-    if not isinstance(label, str) or not label:
-        raise ValueError(f"label: expected {name!r} to have a label, got {label!r}")
+    _check_name(name)
+    _check_text(f"label of {name!r}", getattr(given, "label", None))
     return name
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(
+            f"name: expected letters, digits, hyphens, dots and underscores, got {name!r:.90}"
+        )
+
+
+def _check_text(what: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{what}: expected a text, got {value!r}")

@@ -1,20 +1,21 @@
 """Registries: where tasks, estimators, architectures, algorithms and probes are looked up by name.
 
 A registry knows which packages hold the built-in instances and imports them on the first look-up,
-so that adding a file to such a package is all it takes to add an instance. Nothing heavy is
-imported here: the command line lists names from `catalogue`, which reads the source instead of
-running it.
+so that adding a file to such a package is all it takes to add an instance. Then it loads what
+installed packages announce for it (see `providers`). Nothing heavy is imported here: the command
+line lists names from `catalogue`, which imports neither.
 """
 
-import ast
 import difflib
 import importlib
 import importlib.util
 import pkgutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from mtdinterp import providers
+from mtdinterp.providers import Provider
 
 Item = TypeVar("Item")
 
@@ -27,32 +28,48 @@ class Registry(Mapping[str, Item], Generic[Item]):
         kind: str,
         packages: tuple[str, ...],
         sort_key: Callable[[Item], Any] | None = None,
+        plugin_kinds: tuple[str, ...] = (),
     ) -> None:
         """
         Args:
             kind: what the registry holds, for error messages ("estimator").
             packages: packages whose modules register the built-in instances when imported.
             sort_key: the order of iteration; registration order if None.
+            plugin_kinds: kinds of installed plugins that may register instances here.
         """
         self.kind = kind
         self._packages = packages
         self._sort_key = sort_key
+        self._plugin_kinds = plugin_kinds
         self._items: dict[str, Item] = {}
-        self._loaded = False
-        # Re-entrant, since a module may look up names while it is imported.
-        self._loading = threading.RLock()
+        self._providers: dict[str, Provider] = {}
+        self._built_ins_loaded = False
+        self._plugins_loaded = False
 
     def add(self, name: str, item: Item) -> Item:
         """Register `item` under `name`; a name that is taken is refused."""
+        is_built_in = providers.is_own(_definition(item)[0])
+        if not is_built_in:
+            # Built-ins come first, so that a plugin which takes a built-in name is the one refused.
+            self._load_built_ins()
         known = self._items.get(name)
         if known is not None and not _same_definition(known, item):
             raise ValueError(f"{self.kind}: {name!r} is already registered, by {known!r}")
         self._items[name] = item
+        provider = providers.current()
+        # A plugin may be the first to import a module of ours, which then registers built-ins.
+        if provider is not None and not is_built_in:
+            self._providers[name] = provider
         return item
 
     def remove(self, name: str) -> None:
         """Forget an instance, as tests and reloaded plugins need it."""
         del self._items[name]
+        self._providers.pop(name, None)
+
+    def provider(self, name: str) -> Provider | None:
+        """The plugin that registered an instance; None if it is built in or registered by hand."""
+        return self._providers.get(name)
 
     def __getitem__(self, name: str) -> Item:
         """The instance called `name`; an unknown name is an error that lists the known ones."""
@@ -82,18 +99,32 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return len(self._items)
 
     def _load(self) -> None:
-        """Import the built-in instances, once; a failed import is tried again next time."""
-        with self._loading:
-            if self._loaded:
+        """Import the built-in instances and then the installed plugins, once."""
+        with providers.LOADING:
+            self._load_built_ins()
+            if self._plugins_loaded:
                 return
-            self._loaded = True
+            self._plugins_loaded = True
+            for kind in self._plugin_kinds:
+                providers.load_installed(kind, BY_KIND[kind].holds)
+
+    def _load_built_ins(self) -> None:
+        """Import the built-in instances, once; a failed import is tried again next time."""
+        with providers.LOADING:
+            if self._built_ins_loaded:
+                return
+            self._built_ins_loaded = True
             try:
                 for package in self._packages:
                     for module in module_names(package):
                         importlib.import_module(module)
             except BaseException:
-                self._loaded = False
+                self._built_ins_loaded = False
                 raise
+
+    def holds(self, name: str) -> bool:
+        """Whether a name is registered already, without loading anything."""
+        return name in self._items
 
 
 class UnknownName(ValueError, KeyError):
@@ -105,66 +136,12 @@ class UnknownName(ValueError, KeyError):
 
 def module_names(package: str) -> list[str]:
     """The modules directly inside a package, found without importing them."""
-    return [f"{package}.{entry.name}" for entry in pkgutil.iter_modules([str(_folder(package))])]
+    folder = str(package_folder(package))
+    return [f"{package}.{entry.name}" for entry in pkgutil.iter_modules([folder])]
 
 
-def catalogue(package: str, decorator: str) -> dict[str, str]:
-    """Name and label of everything that a package registers, read from its source.
-
-    Two forms are recognised: a class under `@decorator` with literal `name` and `label`
-    attributes, and a function under `@decorator("name", label="…")`.
-
-    Args:
-        package: the package whose modules are read, such as "probes".
-        decorator: the registering decorator, such as "register_probe".
-
-    Returns:
-        Labels by name, in the order of the file names.
-    """
-    found: dict[str, str] = {}
-    for path in sorted(_folder(package).glob("*.py")):
-        source = path.read_text()
-        if decorator not in source:
-            continue
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                found |= _registered(node, decorator)
-    return found
-
-
-def _registered(node: ast.ClassDef | ast.FunctionDef, decorator: str) -> dict[str, str]:
-    """What one definition registers: nothing, or its name with its label."""
-    for entry in node.decorator_list:
-        if isinstance(entry, ast.Name) and entry.id == decorator:
-            values = _class_attributes(node)
-            return {values["name"]: values["label"]}
-        if isinstance(entry, ast.Call) and getattr(entry.func, "id", None) == decorator:
-            keywords = {keyword.arg: keyword.value for keyword in entry.keywords}
-            return {ast.literal_eval(entry.args[0]): ast.literal_eval(keywords["label"])}
-    return {}
-
-
-def _class_attributes(node: ast.ClassDef | ast.FunctionDef) -> dict[str, Any]:
-    """The class attributes that are literals, by name."""
-    values: dict[str, Any] = {}
-    for statement in node.body:
-        if isinstance(statement, ast.Assign):
-            target: ast.expr = statement.targets[0]
-            value: ast.expr | None = statement.value
-        elif isinstance(statement, ast.AnnAssign):
-            target, value = statement.target, statement.value
-        else:
-            continue
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            values[target.id] = value.value
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for part, entry in zip(target.elts, value.elts, strict=True):
-                if isinstance(part, ast.Name) and isinstance(entry, ast.Constant):
-                    values[part.id] = entry.value
-    return values
-
-
-def _folder(package: str) -> Path:
+def package_folder(package: str) -> Path:
+    """The folder of a package, found without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"package: {package!r} is not a package")
@@ -185,17 +162,40 @@ def _definition(item: Any) -> tuple[str, str]:
     return source.__module__, source.__qualname__
 
 
-TASKS: Registry[Any] = Registry("task", ("mtdinterp.tasks",))
+TASKS: Registry[Any] = Registry("task", ("mtdinterp.tasks",), plugin_kinds=("task",))
 ESTIMATORS: Registry[Any] = Registry(
     "estimator",
     ("mtdinterp.estimators", "mtdinterp.algorithms"),
     sort_key=lambda estimator: (estimator.rank, estimator.name),
+    plugin_kinds=("estimator", "algorithm"),
 )
 ARCHITECTURES: Registry[Any] = Registry(
-    "architecture", ("mtdinterp.architectures",), sort_key=lambda architecture: architecture.name
+    "architecture",
+    ("mtdinterp.architectures",),
+    sort_key=lambda architecture: architecture.name,
+    plugin_kinds=("architecture",),
 )
 ALGORITHMS: Registry[Any] = Registry(
-    "algorithm", ("mtdinterp.algorithms",), sort_key=lambda algorithm: algorithm.rank
+    "algorithm",
+    ("mtdinterp.algorithms",),
+    sort_key=lambda algorithm: algorithm.rank,
+    plugin_kinds=("algorithm",),
 )
-IMPLEMENTATIONS: Registry[Any] = Registry("implementation", ("mtdinterp.construction",))
-PROBES: Registry[Any] = Registry("probe", ("probes",), sort_key=lambda probe: probe.rank)
+IMPLEMENTATIONS: Registry[Any] = Registry(
+    "implementation",
+    ("mtdinterp.construction",),
+    # An implementation comes with the algorithm or the architecture that it is for.
+    plugin_kinds=("algorithm", "architecture"),
+)
+PROBES: Registry[Any] = Registry(
+    "probe", ("probes",), sort_key=lambda probe: probe.rank, plugin_kinds=("probe",)
+)
+
+BY_KIND: dict[str, Registry[Any]] = {
+    "task": TASKS,
+    "estimator": ESTIMATORS,
+    "architecture": ARCHITECTURES,
+    "algorithm": ALGORITHMS,
+    "probe": PROBES,
+}
+"""The registry that an installed plugin of each kind must have registered its name in."""

@@ -45,6 +45,27 @@ class Result:
         return to_plain(self)
 
 
+def check_result(probe: str, result: Any) -> None:
+    """Refuse what a probe must not return, in a sentence that names the probe.
+
+    Args:
+        probe: the probe's name.
+        result: what it returned.
+    """
+    summary = getattr(result, "summary", None)
+    if not callable(summary):
+        raise TypeError(
+            f"probe {probe!r}: expected a result with a method summary(), got "
+            f"{type(result).__name__}"
+        )
+    if not isinstance(summary(), str):
+        raise TypeError(f"probe {probe!r}: expected summary() to return a text")
+    for claim in getattr(result, "claims", tuple)():
+        if not isinstance(claim, Claim):
+            raise TypeError(f"probe {probe!r}: expected claims() to return claims, got {claim!r}")
+    getattr(result, "blocks", list)()
+
+
 def origin_of(result: Any) -> str:
     """How many sequences a result comes from and their seed; empty if it does not say."""
     count = getattr(result, "n_sequences", None)

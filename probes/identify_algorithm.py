@@ -17,7 +17,7 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOLUTION, TELLABLE
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators.base import Constants, Fit, check_weights, fit_constants
+from mtdinterp.estimators.base import Constants, Fit, fit_constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
 from mtdinterp.metrics import (
@@ -381,8 +381,7 @@ def _fit_each(
         estimator = ESTIMATORS[name]
         try:
             fit = known.get(name) or fit_constants(estimator, fitting, fitted_to)
-            weights = estimator.weights(held_out, **fit.constants)
-            check_weights(name, held_out, weights)
+            weights = estimator.checked_weights(held_out, fit.constants)
         except CannotCompute as error:
             left_out[name] = str(error)
             continue
@@ -422,7 +421,7 @@ def _scores(
     scores: Divergences = {}
     for name, fit in fits.items():
         try:
-            weights = ESTIMATORS[name].weights(evidence, **fit.constants)
+            weights = ESTIMATORS[name].checked_weights(evidence, fit.constants)
         except CannotCompute:  # such as a sequence that needs too large a rule: left out here
             continue
         scores[name] = evidence.divergence(given, weights)

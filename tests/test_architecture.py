@@ -8,11 +8,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     (
+        "mtdinterp.catalogue",
         "mtdinterp.checkpoint_files",
         "mtdinterp.checks",
         "mtdinterp.criteria",
         "mtdinterp.errors",
         "mtdinterp.plugins",
+        "mtdinterp.providers",
         "mtdinterp.registry",
         "mtdinterp.style",
     ),

@@ -6,8 +6,9 @@ import textwrap
 import pytest
 
 from mtdinterp import plugins, registry
+from mtdinterp.catalogue import built_in
 from mtdinterp.estimators import Estimator
-from mtdinterp.registry import Registry, UnknownName, catalogue, module_names
+from mtdinterp.registry import Registry, UnknownName, module_names
 from mtdinterp.tasks import task_from_dict
 
 REGISTRIES = {
@@ -73,7 +74,7 @@ def test_every_algorithm_is_an_estimator():
 @pytest.mark.parametrize(("package", "decorator", "found"), READ_FROM_SOURCE)
 def test_the_catalogue_read_from_the_source_is_the_registry(package, decorator, found):
     labels = {name: item.label for name, item in found.items()}
-    assert catalogue(package, decorator) == labels
+    assert built_in(package, decorator) == labels
 
 
 def test_the_modules_of_a_package_are_found_without_importing_them(package):

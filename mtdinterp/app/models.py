@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mtdinterp.app.cache import Recent
-from mtdinterp.checkpoint_files import ZOO, find_checkpoint, read_config, short_name, zoo_names
+from mtdinterp.checkpoint_files import (
+    ZOO,
+    MissingKind,
+    find_checkpoint,
+    read_config,
+    short_name,
+    zoo_names,
+)
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.checkpoints.load import read_task
 from mtdinterp.checks import check_option
@@ -123,12 +130,17 @@ class Registry:
 
     def __init__(self, given: Sequence[str | Path] = ()) -> None:
         self.entries: dict[str, Entry] = {}
+        self.left_out: list[str] = []
+        """A sentence for every given checkpoint whose plugin is not installed."""
         for path in given:
-            self._add(find_checkpoint(path))
+            try:
+                self._add(find_checkpoint(path))
+            except MissingKind as error:
+                self.left_out.append(str(error))
         for name in zoo_names():
             self._add(ZOO / name)
         self.first = FIRST
-        if given or FIRST not in self.entries:
+        if len(given) > len(self.left_out) or FIRST not in self.entries:
             self.first = next(iter(self.entries))
         self._checkpoints: Recent[Checkpoint] = Recent(4)
         self._readings: Recent[Reading] = Recent(64)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mtdinterp.checkpoint_files import (
     HISTORY,
     WEIGHTS,
     CheckpointError,
+    MissingKind,
     find_checkpoint,
     read_config,
 )
@@ -24,6 +26,9 @@ from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, 
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.models import LensTransformer
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
+
+PLUGIN_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,80}")
+"""What a plugin's file name, distribution name or version may look like in an error message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +97,9 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Tas
     Returns:
         The model and the task.
     """
-    with _named(source):
+    task = read_task(source, config)
+    with _named(source, config, "architecture"):
         model = _build_model(config["model"])
-        task = _build_task(config["task"])
         check_pair(model, task)
     return model, task
 
@@ -109,21 +114,52 @@ def read_task(source: Path, config: Mapping[str, Any]) -> Task:
     Returns:
         The task.
     """
-    with _named(source):
+    with _named(source, config, "task"):
         return _build_task(config["task"])
 
 
 @contextmanager
-def _named(source: Path) -> Iterator[None]:
-    """Turn what is wrong with a configuration into a CheckpointError that names its file."""
+def _named(source: Path, config: Mapping[str, Any], kind: str) -> Iterator[None]:
+    """Turn what is wrong with a configuration into a CheckpointError that names its file.
+
+    Args:
+        source: the checkpoint's directory.
+        config: the contents of config.json.
+        kind: the kind of extension that is looked up, "task" or "architecture".
+    """
     try:
         yield
     except registry.UnknownName as error:
-        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+        raise MissingKind(f"{source / CONFIG}: {error}{_written_with(config, kind)}") from error
     except KeyError as error:
         raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{source / CONFIG}: {error}") from error
+
+
+def _written_with(config: Mapping[str, Any], kind: str) -> str:
+    """Which plugin a checkpoint needs, as it says itself; empty if it does not say.
+
+    The names come from a file that may be anybody's, so they are only shown, and only if they look
+    like names.
+    """
+    recorded = config.get("plugins")
+    plugin = recorded.get(kind) if isinstance(recorded, dict) else None
+    if not isinstance(plugin, dict):
+        return ""
+    name = plugin.get("name")
+    if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
+        return ""
+    if plugin.get("sha256"):
+        return (
+            f". It was written with the plugin file {name}; if you trust that file, give it with "
+            "--plugin"
+        )
+    version = plugin.get("version")
+    if not isinstance(version, str) or not PLUGIN_NAME.fullmatch(version):
+        version = ""
+    package = f"{name} {version}".strip()
+    return f". It was written with {package}; if you trust that package, install it"
 
 
 def _build_model(values: Mapping[str, Any]) -> LensTransformer:

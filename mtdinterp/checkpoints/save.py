@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mtdinterp import __version__
+from mtdinterp import __version__, registry
 from mtdinterp.checkpoint_files import (
     CONFIG,
     HISTORY,
@@ -83,7 +83,7 @@ def describe(
         Plain values for JSON.
     """
     check_pair(model, task)
-    return {
+    config = {
         "schema": SCHEMA,
         "model": model.config.to_dict(),
         "task": task.to_dict(),
@@ -91,6 +91,17 @@ def describe(
         "seeds": dict(seeds or {}),
         "versions": versions(),
     }
+    plugins = _plugins_of(config)
+    return {**config, "plugins": plugins} if plugins else config
+
+
+def _plugins_of(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The plugins without which the checkpoint cannot be loaded, by kind."""
+    named = {
+        "task": registry.TASKS.provider(config["task"].get("kind", "")),
+        "architecture": registry.ARCHITECTURES.provider(config["model"]["architecture"]),
+    }
+    return {kind: provider.to_dict() for kind, provider in named.items() if provider is not None}
 
 
 def check_pair(model: LensTransformer, task: Task) -> None:

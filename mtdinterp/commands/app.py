@@ -1,6 +1,7 @@
 """`mtdinterp app`: the workbench, a local page to look at a model's run and change it."""
 
 import argparse
+import sys
 from importlib.util import find_spec
 
 from mtdinterp.app.listen import ADDRESS, listen
@@ -59,13 +60,16 @@ def run(options: argparse.Namespace) -> int:
             from mtdinterp.app.server import create_app
 
             port = listener.getsockname()[1]
+            registry = Registry(options.checkpoints)
             server = uvicorn.Server(
                 uvicorn.Config(
-                    create_app(Registry(options.checkpoints), port),
+                    create_app(registry, port),
                     log_level="warning",
                     server_header=False,
                 )
             )
+        for sentence in registry.left_out:
+            print(f"mtdinterp app: left out {sentence}", file=sys.stderr)
         url = f"http://{ADDRESS}:{port}/"
         print(f"workbench: {url}  (press Ctrl+C to stop)", flush=True)
         if not options.no_browser:

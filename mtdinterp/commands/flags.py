@@ -4,13 +4,14 @@ import argparse
 import math
 import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mtdinterp import registry
+from mtdinterp import catalogue
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
-from mtdinterp.registry import catalogue
+from mtdinterp.commands.progress import stages
+from mtdinterp.providers import PluginError, load_plugin, read_plugin
+from mtdinterp.registry import BY_KIND, PROBES
 
 DEFAULT_TASK = "mtd"
 
@@ -104,10 +105,55 @@ def checkpoint_directory(text: str) -> Path:
     return path
 
 
-@cache
-def known_tasks() -> dict[str, str]:
-    """Labels of the built-in tasks by name, read without importing them."""
-    return registry.catalogue("mtdinterp.tasks", "register_task")
+NAMED_KINDS = {"task": "task", "architecture": "architecture", "probes": "probe"}
+"""Options that name extensions, with the kind of each."""
+
+
+def plugin_file(text: str) -> Path:
+    """An argparse type: a Python file that can be read; it is run only later."""
+    path = Path(not_empty(text)).expanduser()
+    try:
+        read_plugin(path)
+    except PluginError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return path
+
+
+def add_plugin_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --plugin, which every command has."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        type=plugin_file,
+        default=[],
+        dest="plugins",
+        metavar="FILE.py",
+        help="run a file that registers your own tasks, estimators, architectures, algorithms or "
+        "probes; may be given several times",
+    )
+
+
+def load_plugins(options: argparse.Namespace) -> None:
+    """Run the files of --plugin, then refuse names of extensions that do not exist.
+
+    Without --plugin, names are checked against the catalogue, which needs no imports.
+
+    Raises:
+        ValueError: if a plugin fails, or a flag names an unknown extension.
+    """
+    if options.plugins:
+        # The first plugin imports torch, which takes seconds.
+        with stages(len(options.plugins)) as stage:
+            for path in options.plugins:
+                stage(f"loading {path.name}")
+                load_plugin(path)
+    for option, kind in NAMED_KINDS.items():
+        given = getattr(options, option, None) or ()
+        for name in (given,) if isinstance(given, str) else given:
+            if options.plugins:
+                BY_KIND[kind][name]
+            else:
+                catalogue.check_known(kind, name, f"--{kind}")
 
 
 def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
@@ -117,10 +163,10 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
         parser: the parser to add them to.
         length: the default context length.
     """
-    kinds = [f"{name}: {label}" for name, label in known_tasks().items()]
+    kinds = [f"{name}: {label}" for name, label in catalogue.known("task").items()]
     parser.add_argument(
         "--task",
-        choices=tuple(known_tasks()),
+        metavar="NAME",
         default=DEFAULT_TASK,
         help=f"kind of task ({DEFAULT_TASK}); {'; '.join(kinds)}",
     )
@@ -155,11 +201,24 @@ def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of la
     """
     parser.add_argument(
         "--architecture",
-        choices=tuple(catalogue("mtdinterp.architectures", "register_architecture")),
+        metavar="NAME",
         default="disentangled",
-        help="transformer architecture (disentangled)",
+        help=f"one of {', '.join(catalogue.known('architecture'))} (disentangled)",
     )
     parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help=layers)
+
+
+def plugin_words(options: argparse.Namespace) -> list[str]:
+    """The --plugin flags of a command line, to repeat them in another one."""
+    words: list[str] = []
+    for path in options.plugins:
+        words += ["--plugin", str(path)]
+    return words
+
+
+def probe_names(options: argparse.Namespace) -> list[str]:
+    """Names of all probes: built-in, installed, and those of --plugin."""
+    return list(PROBES) if options.plugins else list(catalogue.known("probe"))
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

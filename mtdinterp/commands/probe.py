@@ -4,22 +4,14 @@ import argparse
 import json
 from typing import Any
 
-from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
+from mtdinterp import catalogue
+from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, probe_names
 from mtdinterp.commands.progress import stages
-from mtdinterp.registry import catalogue
-
-PACKAGE = "probes"
-"""The package whose files are the built-in probes."""
-
-
-def known_probes() -> dict[str, str]:
-    """Names and labels of the built-in probes, found without importing them."""
-    return catalogue(PACKAGE, "register_probe")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    listed = "\n".join(f"  {name:<20} {label}" for name, label in known_probes().items())
+    listed = "\n".join(f"  {name:<20} {label}" for name, label in catalogue.known("probe").items())
     parser.epilog = (
         f"probes:\n{listed}\n\nexamples:\n  mtdinterp probe disentangled-m4-T64\n"
         "  mtdinterp probe out/m4 --probe recover_beta --json\n"
@@ -34,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe",
         action="append",
-        type=_known,
+        type=not_empty,
         metavar="NAME",
         dest="probes",
         help="one of the probes below; may be given several times (default: all)",
@@ -52,25 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-def _known(name: str) -> str:
-    from difflib import get_close_matches
-
-    known = known_probes()
-    if name in known:
-        return name
-    close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise argparse.ArgumentTypeError(
-        f"unknown probe {name!r}: the known ones are {', '.join(known)}{hint}"
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the probes and print what they found."""
     from mtdinterp.checkpoint_files import find_checkpoint
 
     find_checkpoint(options.checkpoint)  # before anything heavy is imported
-    names = list(dict.fromkeys(options.probes or known_probes()))
+    names = list(dict.fromkeys(options.probes or probe_names(options)))
     with stages(2 + len(names)) as stage:
         stage("importing")
         from mtdinterp import load_checkpoint

@@ -5,9 +5,14 @@ import json
 import shlex
 from pathlib import Path
 
-from mtdinterp.commands.flags import at_least, check_writable, not_empty
+from mtdinterp.commands.flags import (
+    at_least,
+    check_writable,
+    not_empty,
+    plugin_words,
+    probe_names,
+)
 from mtdinterp.commands.progress import stages
-from mtdinterp.registry import catalogue
 
 OTHER_STAGES = 3
 """Stages of one checkpoint besides its probes: scores, explanation and interventions."""
@@ -78,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     _check_own(out.with_suffix(".json"))
     for name in options.checkpoints:
         find_checkpoint(name)  # before anything heavy is imported
-    n_probes = len(catalogue("probes", "register_probe"))
+    n_probes = len(probe_names(options))
     per_checkpoint = n_probes + OTHER_STAGES
     with stages(2 + per_checkpoint * len(options.checkpoints)) as stage:
         stage("importing")
@@ -97,5 +102,5 @@ def run(options: argparse.Namespace) -> int:
 
 def _command(options: argparse.Namespace, out: Path) -> str:
     """The command that makes this report again."""
-    words = ["mtdinterp", "report", *options.checkpoints]
+    words = ["mtdinterp", "report", *options.checkpoints, *plugin_words(options)]
     return shlex.join([*words, "-o", str(out), "--seed", str(options.seed)])

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtdinterp import catalogue
 from mtdinterp.checkpoint_files import (
     TRAINING,
     CheckpointError,
@@ -28,6 +29,7 @@ from mtdinterp.commands.flags import (
     check_order_below_length,
     not_empty,
     number,
+    plugin_words,
 )
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
@@ -71,8 +73,9 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
         "help": "steps over which the learning rate rises from zero",
     },
     "initialisation": {
-        "choices": ("tied", "default", "small", "torch", "mirrored"),
-        "help": "initialisation of the weights",
+        "metavar": "NAME",
+        "help": "initialisation of the weights: tied, default, small, torch, mirrored, or one of "
+        "your own architecture",
     },
     "targets": {
         "choices": ("expected", "sampled"),
@@ -88,6 +91,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "device": {"metavar": "NAME", "help": "torch device (cpu)"},
 }
 
+STARTS = ("tied", "default", "small", "torch", "mirrored")
+"""The starts of the built-in architectures; written out for instant errors, and tested."""
 ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
 
@@ -147,6 +152,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="width of a hidden layer before the output (0 for none)",
     )
     parser.add_argument(
+        "--setting",
+        action="append",
+        type=_setting,
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="any other setting of the architecture, such as one of your own; may be given several "
+        "times",
+    )
+    parser.add_argument(
         "--recipe", choices=("fast", "paper"), default="fast", help="named set of settings (fast)"
     )
     group = parser.add_argument_group("override individual recipe settings")
@@ -189,9 +204,10 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(result, indent=1) if options.json else _table(result))
     if interrupted is None:
         return 0
+    again = ["mtdinterp", "train", "--resume", str(running.path), *plugin_words(options)]
     print(
         f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Resume "
-        f"with:\n  mtdinterp train --resume {shlex.quote(str(running.path))}",
+        f"with:\n  {shlex.join(again)}",
         file=sys.stderr,
     )
     return 128 + interrupted
@@ -220,9 +236,26 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--resume uses the run's own settings; leave out --{given[0].replace('_', '-')}"
         )
+    if options.resume and options.settings:
+        raise ValueError("--resume uses the run's own settings; leave out --setting")
     for name in ARCHITECTURE_FLAGS:
         if name in given:
             _check_setting(options.architecture, name)
+    own = catalogue.built_in(*catalogue.SOURCES["architecture"])
+    start = options.initialisation
+    if start is not None and options.architecture in own and start not in STARTS:
+        raise ValueError(f"--initialisation: expected one of {', '.join(STARTS)}; got {start!r}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """An argparse type: NAME=VALUE, with a number, true, false or a text as the value."""
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _check_setting(architecture: str, name: str) -> None:
@@ -280,7 +313,7 @@ def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Ru
         n_components=options.order,
         d_mlp=options.d_mlp,
         logits=recipe.loss == "cross-entropy",
-        **{name: getattr(options, name) for name in ARCHITECTURE_FLAGS},
+        **({name: getattr(options, name) for name in ARCHITECTURE_FLAGS} | dict(options.settings)),
     )
     return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
 
@@ -370,6 +403,13 @@ def _summary(running: "Run") -> dict[str, Any]:
     }
 
 
+def _estimator_label(name: str) -> str:
+    """The label of a held-out estimator; those of plugins have their own."""
+    from mtdinterp.registry import ESTIMATORS
+
+    return ESTIMATOR_LABELS.get(name) or ESTIMATORS[name].label
+
+
 def _table(result: dict[str, Any]) -> str:
     lines = [
         f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
@@ -378,9 +418,9 @@ def _table(result: dict[str, Any]) -> str:
         _kl_line("this model", result["kl"]),
     ]
     for name, kl in result["kl_of_estimators"].items():
-        lines.append(_kl_line(ESTIMATOR_LABELS[name], kl))
+        lines.append(_kl_line(_estimator_label(name), kl))
     for name, reason in result["left_out"].items():
-        lines.append(f"  {ESTIMATOR_LABELS[name]:<22} not computed: {reason}")
+        lines.append(f"  {_estimator_label(name):<22} not computed: {reason}")
     gain = ""
     if result["gain"] is not None:
         gain = f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"

@@ -29,6 +29,7 @@ from mtdinterp.errors import NothingToTune
 from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
 from mtdinterp.evidence import Evidence
 from mtdinterp.native.threads import torch_on_one_thread
+from mtdinterp.providers import failures_named
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.style import Style
 from mtdinterp.tasks.base import Task
@@ -116,7 +117,27 @@ class Estimator(ABC):
 
     def predict(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch vocab"]:
         """The next-token distribution with the estimator's weights."""
-        return evidence.predict(self.weights(evidence, **constants))
+        return evidence.predict(self.checked_weights(evidence, constants))
+
+    def checked_weights(
+        self, evidence: Evidence, constants: Constants
+    ) -> Float64[Tensor, "batch component"]:
+        """The weights, which must be a distribution over components for every sequence.
+
+        Args:
+            evidence: the evidence of the sequences.
+            constants: values of the constants, by name.
+
+        Returns:
+            The weights.
+
+        Raises:
+            PluginFailed: if the estimator comes from a plugin and its code fails.
+        """
+        with failures_named("estimator", self.name, ESTIMATORS.provider(self.name)):
+            weights = self.weights(evidence, **constants)
+            check_weights(self.name, evidence, weights)
+        return weights
 
     @torch_on_one_thread()
     def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
@@ -127,8 +148,7 @@ class Estimator(ABC):
         """
 
         def objective(values: Constants) -> float:
-            weights = self.weights(evidence, **values)
-            check_weights(self.name, evidence, weights)
+            weights = self.checked_weights(evidence, values)
             return evidence.divergence(predictions, weights).mean().item()
 
         return minimise_constants(

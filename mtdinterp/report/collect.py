@@ -23,10 +23,12 @@ from mtdinterp.interventions import (
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.plugins import Probe
+from mtdinterp.providers import failures_named
 from mtdinterp.readings import predictions_of
 from mtdinterp.registry import PROBES
 from mtdinterp.report.findings import Findings
 from mtdinterp.report.scores import held_out_scores
+from mtdinterp.results import check_result
 from mtdinterp.tasks import Task
 
 PAIR_SEEDS = (12, 13)
@@ -208,6 +210,23 @@ def run_probe(
     Returns:
         The probe's result.
     """
+    provider = PROBES.provider(probe.name)
+    with failures_named("probe", probe.name, provider):
+        result = _run_function(probe, source, model, task, explanation, **settings)
+        if provider is not None:
+            # A mistake in a plugin's summary, claims or blocks must not end the whole report.
+            check_result(probe.name, result)
+    return result
+
+
+def _run_function(
+    probe: Probe,
+    source: Checkpoint | LensTransformer,
+    model: LensTransformer,
+    task: Task,
+    explanation: Explanation | None,
+    **settings: Any,
+) -> Any:
     if probe.needs == "checkpoint":
         return probe.function(source)
     if probe.needs == "predictions":

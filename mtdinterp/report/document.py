@@ -68,7 +68,9 @@ def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
     if entry.scores is not None:
         sections["KL to the truth"] = entry.scores.blocks()
     for name, result in entry.probes.items():
-        sections[section_title(name)] = result_blocks(result)
+        title = section_title(name)
+        heading = f"{title} ({name})" if title in sections else title
+        sections[heading] = result_blocks(result)
     sweep = entry.interventions.get("sweep")
     if sweep is not None:
         sections["What a patch restores"] = sweep.blocks()

@@ -76,7 +76,9 @@ def _rows(context: Context, task: Task, length: int) -> tuple[list[dict[str, Any
     for name, estimator in ESTIMATORS.items():
         try:
             tuned[name], at_bound = _tuned(context, estimator, task, length)
-            values[name] = weights_kl(evidence, data, estimator.weights(evidence, **tuned[name]))
+            values[name] = weights_kl(
+                evidence, data, estimator.checked_weights(evidence, tuned[name])
+            )
         except CannotCompute as error:
             notes.append(f"Not shown at T = {length}: {estimator.label}. {error}")
             continue

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.errors import CannotCompute, RuleTooLarge
+from mtdinterp.estimators.base import Constants, Estimator
 from mtdinterp.estimators.mirror_descent import descend, tune_learning_rate
 from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import Score, kl_divergence, score
@@ -37,7 +38,8 @@ class HeldOut:
     task: Task
     data: Sample
     kl: dict[str, float]
-    """By estimator: uniform, one_step, two_step (mirror descent, both tuned), exact_bayes."""
+    """By estimator: uniform, one_step, two_step (mirror descent, both tuned), exact_bayes, and
+    the estimators of plugins, tuned."""
     beta: float | None
     """β of tuned one-step mirror descent; None if it could not be tuned."""
     left_out: dict[str, str] = field(default_factory=dict)
@@ -79,6 +81,13 @@ class HeldOut:
                 kl["exact_bayes"] = _bayes_kl(data, evidence, divergence[control])
             except RuleTooLarge as error:
                 left_out["exact_bayes"] = str(error)
+        for name, estimator in ESTIMATORS.items():
+            if ESTIMATORS.provider(name) is None or name in kl:
+                continue
+            try:
+                kl[name] = _tuned_kl(estimator, task, length, data, evidence)
+            except CannotCompute as error:
+                left_out[name] = str(error)
         return cls(task, data, kl, betas.get("one_step"), left_out)
 
     def score(self, model: LensTransformer) -> Score:
@@ -122,6 +131,17 @@ def _bayes_kl(data: Sample, evidence: Evidence, control: Float64[Tensor, " batch
     weights = bayes.weights(evidence[:N_BAYES])
     below_control = control[:N_BAYES] - _divergence(data, evidence[:N_BAYES], weights)
     return control.mean().item() - below_control.mean().item()
+
+
+def _tuned_kl(
+    estimator: Estimator, task: Task, length: int, data: Sample, evidence: Evidence
+) -> float:
+    """Mean KL of an estimator with its constants tuned to the truth on other sequences."""
+    constants: Constants = {}
+    if estimator.constants_for(evidence):
+        constants = estimator.tune(task, length).constants
+    weights = estimator.checked_weights(evidence, constants)
+    return _divergence(data, evidence, weights).mean().item()
 
 
 def _divergence(

@@ -8,6 +8,7 @@ from architectures.toy_architecture import Positional, PositionalConfig, Positio
 
 from mtdinterp import CheckpointError, load_checkpoint, registry, save_checkpoint
 from mtdinterp.architectures import Architecture, architecture_of, initialise, new_model
+from mtdinterp.catalogue import built_in
 from mtdinterp.interventions import Edit, patch
 from mtdinterp.models import (
     DisentangledTransformer,
@@ -42,7 +43,7 @@ def toy(positional):
 
 
 def test_the_catalogue_lists_what_is_registered():
-    listed = registry.catalogue("mtdinterp.architectures", "register_architecture")
+    listed = built_in("mtdinterp.architectures", "register_architecture")
     known = {name: item.label for name, item in registry.ARCHITECTURES.items()}
     assert listed == known
     assert list(known) == ["disentangled", "standard"]

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from mtdinterp import MTDTask
+from mtdinterp.catalogue import built_in
 from mtdinterp.construction import one_step
-from mtdinterp.registry import PROBES, catalogue
+from mtdinterp.registry import PROBES
 from probes.attention_entropy import attention_entropy, entropy
 
 TASK = MTDTask.random(4, 3, seed=1)
@@ -29,7 +30,7 @@ def test_entropy_of_a_certain_and_of_a_uniform_row():
 
 def test_it_is_listed_without_being_imported():
     assert (
-        catalogue("probes", "register_probe")["attention_entropy"]
+        built_in("probes", "register_probe")["attention_entropy"]
         == "how widely each head's attention is spread"
     )
     assert "attention_entropy" in list(PROBES)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from mtdinterp import catalogue
 from mtdinterp.claims import Claim, decide
 from mtdinterp.commands import probe as probe_command
 from mtdinterp.construction import one_step
 from mtdinterp.estimators.base import Estimator
 from mtdinterp.plugins import register_estimator, register_probe
-from mtdinterp.registry import ESTIMATORS, PROBES, catalogue
+from mtdinterp.registry import ESTIMATORS, PROBES
 from mtdinterp.report import collect, judge, write_report
 from mtdinterp.results import Result
 
@@ -102,8 +103,9 @@ def test_a_probe_file_is_listed_by_the_command_line(tmp_path, monkeypatch):
     (package / "__init__.py").touch()
     (package / "count_layers.py").write_text(FILE)
     monkeypatch.syspath_prepend(tmp_path)
-    assert catalogue("own_probes", "register_probe") == {"count_layers": "how many layers it has"}
-    monkeypatch.setattr(probe_command, "PACKAGE", "own_probes")
+    found = catalogue.built_in("own_probes", "register_probe")
+    assert found == {"count_layers": "how many layers it has"}
+    monkeypatch.setitem(catalogue.SOURCES, "probe", ("own_probes", "register_probe"))
     parser = argparse.ArgumentParser()
     probe_command.add_arguments(parser)
     assert "count_layers         how many layers it has" in parser.epilog
@@ -116,4 +118,4 @@ def test_the_command_line_lists_every_built_in_probe():
         for name, probe in PROBES.items()
         if probe.function.__module__.startswith("probes.")
     }
-    assert probe_command.known_probes() == built_in
+    assert catalogue.known("probe") == built_in

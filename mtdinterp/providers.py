@@ -1,0 +1,274 @@
+"""Providers: the installed packages and files that extend mtdinterp, and how they are loaded.
+
+An installed package announces its extensions as entry points, which can be listed without importing
+it. A file is given with `--plugin` or `load_plugin`. Code is loaded because a user installed or
+named it, never because a checkpoint, a grid or a link mentions a name.
+
+Nothing heavy is imported here: the command line lists what is installed before it imports torch.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import stat
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from mtdinterp.errors import CannotCompute, PluginFailed
+
+GROUPS = {
+    "task": "mtdinterp.tasks",
+    "estimator": "mtdinterp.estimators",
+    "architecture": "mtdinterp.architectures",
+    "algorithm": "mtdinterp.algorithms",
+    "probe": "mtdinterp.probes",
+}
+"""The entry-point group of every kind of extension."""
+LARGEST_FILE = 2**20
+"""Bytes of a plugin file; a larger file is hardly source code that somebody wrote."""
+OWN_PACKAGES = ("mtdinterp", "probes")
+"""Where the built-in extensions are defined."""
+LIBRARIES = {"mtdinterp", "torch", "numpy", "importlib", "<frozen importlib._bootstrap>"}
+"""Folders whose code is not where a plugin's mistake is."""
+
+
+class PluginWarning(UserWarning):
+    """An installed plugin that was skipped, with the reason in one sentence."""
+
+
+class PluginError(ValueError):
+    """A plugin file that cannot be loaded, with the reason in one sentence."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An installed package, or a file, that registers extensions."""
+
+    name: str
+    """The distribution's name, or the file's name without its folder."""
+    version: str = ""
+    """The distribution's version; empty for a file."""
+    sha256: str = ""
+    """The checksum of a file; empty for a distribution."""
+
+    def __str__(self) -> str:
+        if self.sha256:
+            return f"the plugin file {self.name}"
+        return f"{self.name} {self.version}".strip()
+
+    def to_dict(self) -> dict[str, str]:
+        """The fields that have a value, as a checkpoint records them."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One extension that an installed package announces."""
+
+    kind: str
+    name: str
+    provider: Provider
+    entry: importlib.metadata.EntryPoint
+
+
+_providing: ContextVar[Provider | None] = ContextVar("providing", default=None)
+_attempted: set[tuple[str, str]] = set()
+_files: dict[str, Provider] = {}
+
+LOADING = threading.RLock()
+"""Held while built-in modules or plugins are imported. One lock for all registries, because a
+plugin of one kind may look up another kind while it is imported."""
+
+
+def current() -> Provider | None:
+    """The provider whose code is being loaded; None outside of loading."""
+    return _providing.get()
+
+
+@cache
+def installed(kind: str) -> tuple[Installed, ...]:
+    """The extensions of one kind that installed packages announce, without importing them.
+
+    Args:
+        kind: a key of `GROUPS`.
+
+    Returns:
+        The extensions by name; of two with the same name, the first is kept and a warning says so.
+    """
+    found: dict[str, Installed] = {}
+    for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
+        provider = _provider_of(entry)
+        known = found.get(entry.name)
+        if known is None:
+            found[entry.name] = Installed(kind, entry.name, provider, entry)
+        elif known.entry.value != entry.value:
+            _warn(
+                f"{provider} announces the {kind} {entry.name!r}, which {known.provider} "
+                "announces too; the former is skipped"
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def load_installed(kind: str, is_registered: Callable[[str], bool]) -> None:
+    """Load the installed plugins of one kind, once per process.
+
+    A plugin that cannot be loaded, or that does not register what it announces, is named in a
+    warning and skipped.
+
+    Args:
+        kind: a key of `GROUPS`.
+        is_registered: whether an extension of this kind is registered under a name.
+    """
+    for plugin in installed(kind):
+        if (kind, plugin.name) in _attempted:
+            continue
+        _attempted.add((kind, plugin.name))
+        subject = f"the {kind} {plugin.name!r} of {plugin.provider}"
+        try:
+            with _provided_by(plugin.provider):
+                plugin.entry.load()
+        # Somebody else's module may fail in any way, and must not take mtdinterp down with it.
+        except (Exception, SystemExit) as error:
+            _warn(f"{subject} could not be loaded and is skipped ({_failure(error)})")
+            continue
+        if not is_registered(plugin.name):
+            _warn(f"{subject} is skipped: loading it registered no {kind} of that name")
+
+
+def load_plugin(path: str | os.PathLike) -> Provider:
+    """Run a Python file that registers extensions, as `--plugin` does.
+
+    A file is run once per process, and again if it has changed.
+
+    Args:
+        path: the file; it may import whatever is installed.
+
+    Returns:
+        The file as a provider.
+
+    Raises:
+        PluginError: if the file cannot be read, or fails.
+    """
+    file = Path(path).absolute()
+    source = read_plugin(file)
+    provider = Provider(file.name, sha256=hashlib.sha256(source).hexdigest())
+    # The name depends on the path, so that a file which was edited replaces what it registered.
+    name = f"_mtdinterp_plugin_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
+    with LOADING:
+        if _files.get(name) == provider:
+            return provider
+        module = types.ModuleType(name)
+        module.__file__ = str(file)
+        # Dataclasses look up the module that defines them.
+        sys.modules[name] = module
+        try:
+            with _provided_by(provider):
+                exec(compile(source, str(file), "exec"), module.__dict__)
+        except (Exception, SystemExit) as error:
+            del sys.modules[name]
+            raise PluginError(f"{path}: this plugin failed to load ({_failure(error)})") from error
+        _files[name] = provider
+    return provider
+
+
+def read_plugin(file: Path) -> bytes:
+    """The contents of a plugin file, without running it.
+
+    Args:
+        file: a regular file whose name ends in .py.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        PluginError: if there is no such file, or it is not one that can be run.
+    """
+    if file.suffix != ".py":
+        raise PluginError(f"{file}: expected a Python file (.py)")
+    try:
+        # Opening a pipe would wait for a writer.
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise PluginError(f"{file}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise PluginError(f"{file}: expected a regular file")
+    with os.fdopen(handle, "rb") as opened:
+        source = opened.read(LARGEST_FILE + 1)
+    if len(source) > LARGEST_FILE:
+        raise PluginError(f"{file}: expected at most {LARGEST_FILE} bytes")
+    return source
+
+
+def loaded_files() -> tuple[Provider, ...]:
+    """The plugin files that were loaded in this process, in order."""
+    return tuple(_files.values())
+
+
+@contextmanager
+def failures_named(kind: str, name: str, provider: Provider | None) -> Iterator[None]:
+    """Turn any failure of a plugin's code into a `PluginFailed` that names it.
+
+    Failures of built-in code, and of code that was registered by hand in this process, pass
+    unchanged: their traceback is what its author needs.
+
+    Args:
+        kind: of the extension that runs, such as "probe".
+        name: of the extension.
+        provider: who registered it; None for built-in and hand-registered extensions.
+    """
+    try:
+        yield
+    except CannotCompute:
+        raise
+    except Exception as error:
+        if provider is None:
+            raise
+        raise PluginFailed(
+            f"the {kind} {name!r} of {provider} failed: {_failure(error)}"
+        ) from error
+
+
+def is_own(module: str) -> bool:
+    """Whether a module belongs to mtdinterp itself."""
+    return module.split(".")[0] in OWN_PACKAGES
+
+
+@contextmanager
+def _provided_by(provider: Provider) -> Iterator[None]:
+    token = _providing.set(provider)
+    try:
+        yield
+    finally:
+        _providing.reset(token)
+
+
+def _provider_of(entry: importlib.metadata.EntryPoint) -> Provider:
+    if entry.dist is None:
+        return Provider("an unknown package")
+    return Provider(entry.dist.name, entry.dist.version)
+
+
+def _failure(error: BaseException) -> str:
+    """An error in one line, with the place outside mtdinterp where it happened."""
+    text = " ".join(str(error).split()) or "no message"
+    words = f"{type(error).__name__}: {text}"[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    foreign = [frame for frame in frames if not LIBRARIES & set(Path(frame.filename).parts)]
+    if not foreign:
+        return words
+    place = foreign[-1]
+    return f"{words}; {Path(place.filename).name}, line {place.lineno}"
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, PluginWarning, stacklevel=3)
