@@ -37,7 +37,9 @@ def test_commands_are_found():
 
 
 @pytest.mark.parametrize("command", commands())
-def test_commands_parse(command: str) -> None:
+def test_commands_parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the plugin files that the pages name."""
+    monkeypatch.chdir(ROOT / "tests" / "plugins" / "package" / "src" / "mtd_menagerie")
     build_parser().parse_args(shlex.split(command)[1:])
 
 
