@@ -371,7 +371,6 @@ def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
 def test_the_choices_of_flags_are_those_of_recipes():
     known = {
         "schedule": SCHEDULES,
-        "initialisation": start_names(),
         "targets": TARGETS,
         "loss": LOSSES,
         "supervision": SUPERVISIONS,
@@ -379,6 +378,7 @@ def test_the_choices_of_flags_are_those_of_recipes():
     assert {
         name: tuple(flag["choices"]) for name, flag in RECIPE_FLAGS.items() if "choices" in flag
     } == known
+    assert start_names() == STARTS
     assert set(RECIPE_FLAGS) == {field.name for field in dataclasses.fields(Recipe)} - {"name"}
 
 
