@@ -17,7 +17,7 @@ from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
-from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES
+from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES, STARTS
 from mtdinterp.commands.train import _table as train_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
