@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtdinterp.matrix_files import ROW_SUM_TOLERANCE
+
 ArrayLike = Tensor | np.ndarray | Sequence
 """What callers may pass: a torch tensor, a NumPy array, or nested lists."""
-
-ROW_SUM_TOLERANCE = 1e-6
 
 
 def as_float(name: str, value: ArrayLike | float) -> Tensor:
