@@ -296,6 +296,7 @@ def _result(options: argparse.Namespace, task: "Task", constants: "Constants") -
             "concentration": task.concentration,
             "seed": options.task_seed,
             "source": describe_source(options),
+            "prior": task.prior,
         },
         "sequences": options.sequences,
         "seed": options.seed,
@@ -311,7 +312,7 @@ def _table(result: dict[str, Any]) -> str:
     lines = [
         f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
-        f"{task['source']}; {result['sequences']} sequences",
+        f"{task['source']}; prior {task['prior']}; {result['sequences']} sequences",
         f"largest deviation from its formula: {error:.1e}",
     ]
     if error > ROUNDING[made["dtype"]]:

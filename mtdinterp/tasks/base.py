@@ -163,11 +163,14 @@ class Task(ABC):
     def describe(self) -> str:
         """The task in a few words with its sizes, and its prior unless that is uniform."""
         sizes = f"{self.label}, {self.vocab_size} tokens, m = {self.n_components}"
-        if self.concentration == 1:
-            return sizes
+        return sizes if self.concentration == 1 else f"{sizes}, prior {self.prior}"
+
+    @property
+    def prior(self) -> str:
+        """The prior over weights in words, such as Dirichlet(1, 1)."""
         alpha = as_concentration(self.concentration, self.n_components).tolist()
         values = ", ".join(f"{value:g}" for value in alpha)
-        return f"{sizes}, prior Dirichlet({values})"
+        return f"Dirichlet({values})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Task) and self.to_dict() == other.to_dict()
