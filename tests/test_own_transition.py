@@ -129,6 +129,13 @@ def test_a_random_task_takes_a_prior_too(files, capsys):
     assert loaded.task == MTDTask.random(3, 2, seed=0, concentration=3.0)
 
 
+@pytest.mark.parametrize("extreme", ["1e300", "1e-300"])
+def test_a_prior_beyond_all_numbers_is_one_sentence(files, capsys, extreme):
+    assert main(["train", "--concentration", extreme]) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "concentration: expected entries between 1e-09 and 1e+09, got" in sentence
+
+
 def test_a_task_that_is_not_made_from_probabilities_says_so():
     class Silent(Task):
         name = "silent"

@@ -21,7 +21,9 @@ def shortfall(evaluation: Mapping[str, Any], recipe: Recipe) -> str | None:
     """
     problems = []
     ratio = evaluation["ratio"]
-    if ratio is not None and ratio > CLEARLY_WORSE:
+    if ratio is None:  # one-step mirror descent has nothing to infer on this task, or no optimum
+        return None
+    if ratio > CLEARLY_WORSE:
         problems.append(
             f"its KL is {ratio:.2f} times that of one-step mirror descent (more than "
             f"{CLEARLY_WORSE:g} counts as clearly worse)"

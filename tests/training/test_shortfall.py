@@ -32,7 +32,7 @@ def test_each_failure_is_named_with_what_to_try(changes, words):
     [
         {},
         {"ratio": CLEARLY_WORSE},
-        {"ratio": None},
+        {"ratio": None, "branch": "undecided", "gain": 0.0},  # nothing to compare with
         {"branch": "undecided", "gain": None},  # one layer has no branch
     ],
 )
