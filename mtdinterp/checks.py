@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtdinterp.matrix_files import ROW_SUM_TOLERANCE
+
 ArrayLike = Tensor | np.ndarray | Sequence
 """What callers may pass: a torch tensor, a NumPy array, or nested lists."""
-
-ROW_SUM_TOLERANCE = 1e-6
+CONCENTRATIONS = (1e-9, 1e9)
+"""Beyond these, weights are at a corner or uniform to nine digits, and formulas overflow."""
 
 
 def as_float(name: str, value: ArrayLike | float) -> Tensor:
@@ -172,6 +174,13 @@ def as_concentration(value: ArrayLike | float, order: int) -> Tensor:
         )
     if (alpha <= 0).any():
         raise ValueError(f"concentration: expected positive entries, got {alpha.min().item()}")
+    lowest, highest = CONCENTRATIONS
+    extreme = alpha[(alpha < lowest) | (alpha > highest)]
+    if len(extreme):
+        raise ValueError(
+            f"concentration: expected entries between {lowest:g} and {highest:g}, got "
+            f"{extreme[0].item():g}"
+        )
     return alpha.contiguous()
 
 

@@ -65,6 +65,8 @@ class AlgorithmIdentification(Result):
     """1 - KL(model ‖ best) / KL(model ‖ uniform weights)."""
     left_out: dict[str, str]
     """Estimators that could not be computed, and why."""
+    left_out_shifted: dict[str, dict[str, str]]
+    """Estimators that could be computed, but not on shifted sequences, and why; by condition."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -160,6 +162,16 @@ class AlgorithmIdentification(Result):
                 else f"; the estimator named above: {own:.2e}"
             )
             yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
+        for note in self._shift_notes():
+            yield f"  {note}"
+
+    def _shift_notes(self) -> list[str]:
+        """What could not be computed on shifted sequences, one line for each."""
+        notes = []
+        for condition, reasons in self.left_out_shifted.items():
+            for name, why in reasons.items():
+                notes.append(f"{condition}: {ESTIMATORS[name].label} not computed: {why}")
+        return notes
 
     def claims(self) -> tuple[Claim, ...]:
         is_uniform = self.best == UNIFORM
@@ -247,12 +259,14 @@ class AlgorithmIdentification(Result):
             "KL of the estimator named above",
         )
         sentences = tuple(text for text in (self.sentence(), self.tie_sentence()) if text)
-        return [
+        blocks: list[Block] = [
             Text(sentences),
             Table(header, tuple(rows)),
             Text((rule, shifts), "soft"),
             Table(shift_header, tuple(shifted)),
         ]
+        notes = self._shift_notes()
+        return [*blocks, Text(tuple(notes), "soft")] if notes else blocks
 
 
 @register_probe(
@@ -305,7 +319,9 @@ def identify_algorithm(
     if not scores:
         raise CannotCompute(f"names: none of these can be computed here: {left_out}")
     n_shifted = max(64, len(sequence) // 4)
-    shifted = _shifted_scores(model, task, fits, sequence.shape[1], n_shifted, seed)
+    shifted, left_out_shifted = _shifted_scores(
+        model, task, fits, sequence.shape[1], n_shifted, seed
+    )
     n_constants = {name: len(fit.constants) for name, fit in fits.items()}
     ties = _ties(scores, n_constants)
     best = _simplest(ties, n_constants, shifted.values())
@@ -333,6 +349,7 @@ def identify_algorithm(
         explained=share_explained(scores[best], constant),
         beyond_uniform=share_explained(scores[best], uniform),
         left_out=left_out,
+        left_out_shifted=left_out_shifted,
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
@@ -405,27 +422,47 @@ def _shifted_scores(
     length: int,
     n_sequences: int,
     seed: int,
-) -> dict[str, Divergences]:
-    """Divergences on sequences that are atypical of the prior, by condition."""
-    found = {}
+) -> tuple[dict[str, Divergences], dict[str, dict[str, str]]]:
+    """Divergences on sequences that are atypical of the prior, by condition.
+
+    Args:
+        model: any hooked model.
+        task: the model's task.
+        fits: the estimators to compare, with their constants.
+        length: tokens per sequence.
+        n_sequences: sequences per condition.
+        seed: seed for drawing them.
+
+    Returns:
+        Divergences by condition, and for each condition in which an estimator could not be
+        computed, why.
+    """
+    scores: dict[str, Divergences] = {}
+    left_out: dict[str, dict[str, str]] = {}
     for number, variant in enumerate(task.shifted(), start=1):
         tokens = variant.sample(n_sequences, length, [seed, number])
-        evidence = task.evidence(tokens)
-        found[variant.name] = _scores(evidence, predictions_of(model, tokens), fits)
-    return found
+        predictions = predictions_of(model, tokens)
+        found, reasons = _scores(task.evidence(tokens), predictions, fits)
+        scores[variant.name] = found
+        if reasons:
+            left_out[variant.name] = reasons
+    return scores, left_out
 
 
 def _scores(
     evidence: Evidence, given: Float64[Tensor, "batch vocab"], fits: dict[str, Fit]
-) -> Divergences:
+) -> tuple[Divergences, dict[str, str]]:
+    """Divergences by estimator, and why each of the others could not be computed."""
     scores: Divergences = {}
+    left_out: dict[str, str] = {}
     for name, fit in fits.items():
         try:
             weights = ESTIMATORS[name].checked_weights(evidence, fit.constants)
-        except CannotCompute:  # such as a sequence that needs too large a rule: left out here
+        except CannotCompute as error:
+            left_out[name] = str(error)
             continue
         scores[name] = evidence.divergence(given, weights)
-    return scores
+    return scores, left_out
 
 
 def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:

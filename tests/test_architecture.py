@@ -13,6 +13,7 @@ LAYERS = (
         "mtdinterp.checks",
         "mtdinterp.criteria",
         "mtdinterp.errors",
+        "mtdinterp.matrix_files",
         "mtdinterp.plugins",
         "mtdinterp.providers",
         "mtdinterp.registry",

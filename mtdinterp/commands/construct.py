@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 from mtdinterp.commands.flags import (
     add_json_flag,
     add_model_flags,
-    add_task_flags,
     at_least,
-    check_order_below_length,
     checkpoint_directory,
     number,
 )
 from mtdinterp.commands.progress import stages
+from mtdinterp.commands.task_flags import (
+    add_task_flags,
+    describe_source,
+    make_task,
+    settle_task_flags,
+    task_seeds,
+)
 
 if TYPE_CHECKING:
     from mtdinterp.algorithms.base import Algorithm
@@ -35,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  mtdinterp construct --order 4 --length 64 --out out/one-step\n"
         "  mtdinterp construct --layers 5 --target two_step --json\n"
-        "  mtdinterp construct --architecture standard --beta 16"
+        "  mtdinterp construct --architecture standard --beta 16\n"
+        "  mtdinterp construct --transition pi.csv --normalise --order 2 --length 48"
     )
     add_task_flags(parser)
     add_model_flags(parser, layers="3, or 5 for two steps in the disentangled transformer (3)")
@@ -87,14 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Construct a model, save it if asked to, and print the comparison; returns the exit code."""
-    check_order_below_length(options)
+    settle_task_flags(options)
     with stages(4 if options.out else 3) as stage:
         stage("importing")
         import torch
 
-        from mtdinterp.registry import ALGORITHMS, TASKS
+        from mtdinterp.registry import ALGORITHMS
 
-        task = TASKS[options.task].random(options.vocab_size, options.order, options.task_seed)
+        task = make_task(options)
         implementation = _implementation(options, task)
         algorithm = ALGORITHMS[implementation.algorithm]
         _check_constants(options, algorithm)
@@ -112,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         evidence = task.evidence(data.tokens)
         output = _predictions(model, data)
         formula = algorithm.predict(evidence, **constants)
-        result = _result(options, constants)
+        result = _result(options, task, constants)
         result["max_error_to_formula"] = (output - formula).abs().max().item()
         result["kl_to_truth"] = [
             _row("construction", None, _score(data, output)),
@@ -212,7 +218,7 @@ def _save(
         model,
         task,
         recipe={"construction": {**constants, **settings}},
-        seeds={"task": options.task_seed, "tuning": options.seed},
+        seeds={**task_seeds(options), "tuning": options.seed},
     )
 
 
@@ -271,7 +277,7 @@ def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
     return {"name": label, "estimator": estimator, "kl": result.kl, "stderr": result.stderr}
 
 
-def _result(options: argparse.Namespace, constants: "Constants") -> dict[str, Any]:
+def _result(options: argparse.Namespace, task: "Task", constants: "Constants") -> dict[str, Any]:
     """The construction's settings and the task that it is compared on."""
     return {
         "construction": {
@@ -284,10 +290,13 @@ def _result(options: argparse.Namespace, constants: "Constants") -> dict[str, An
         },
         "task": {
             "kind": options.task,
-            "vocab_size": options.vocab_size,
-            "order": options.order,
+            "vocab_size": task.vocab_size,
+            "order": task.n_components,
             "length": options.length,
+            "concentration": task.concentration,
             "seed": options.task_seed,
+            "source": describe_source(options),
+            "prior": task.prior,
         },
         "sequences": options.sequences,
         "seed": options.seed,
@@ -303,7 +312,7 @@ def _table(result: dict[str, Any]) -> str:
     lines = [
         f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
-        f"task seed {task['seed']}; {result['sequences']} sequences",
+        f"{task['source']}; prior {task['prior']}; {result['sequences']} sequences",
         f"largest deviation from its formula: {error:.1e}",
     ]
     if error > ROUNDING[made["dtype"]]:

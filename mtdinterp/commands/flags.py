@@ -156,39 +156,14 @@ def load_plugins(options: argparse.Namespace) -> None:
                 catalogue.check_known(kind, name, f"--{kind}")
 
 
-def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
-    """Add the flags that describe a random task, and the seed.
-
-    Args:
-        parser: the parser to add them to.
-        length: the default context length.
-    """
+def add_task_kind_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --task."""
     kinds = [f"{name}: {label}" for name, label in catalogue.known("task").items()]
     parser.add_argument(
         "--task",
         metavar="NAME",
         default=DEFAULT_TASK,
         help=f"kind of task ({DEFAULT_TASK}); {'; '.join(kinds)}",
-    )
-    parser.add_argument(
-        "--vocab-size", type=at_least(2), default=5, metavar="Q", help="vocabulary size (5)"
-    )
-    # With a single lag there are no weights to infer.
-    parser.add_argument(
-        "--order", type=at_least(2), default=4, metavar="M", help="number of lags (4)"
-    )
-    parser.add_argument(
-        "--length", type=at_least(2), default=length, metavar="T", help=f"context length ({length})"
-    )
-    parser.add_argument(
-        "--task-seed",
-        type=at_least(0),
-        default=0,
-        metavar="N",
-        help="seed of the transition probabilities (0)",
-    )
-    parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)"
     )
 
 
@@ -224,11 +199,3 @@ def probe_names(options: argparse.Namespace) -> list[str]:
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON only")
-
-
-def check_order_below_length(options: argparse.Namespace) -> None:
-    """Refuse sequences that are too short to hold one observation."""
-    if options.order >= options.length:
-        raise ValueError(
-            f"--order must be less than --length {options.length}, got {options.order}"
-        )

@@ -20,19 +20,23 @@ from mtdinterp.checkpoint_files import (
     zoo_names,
 )
 from mtdinterp.commands.flags import (
-    DEFAULT_TASK,
     Given,
     add_json_flag,
     add_model_flags,
-    add_task_flags,
     at_least,
-    check_order_below_length,
     not_empty,
     number,
     plugin_words,
 )
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
+from mtdinterp.commands.task_flags import (
+    add_task_flags,
+    make_task,
+    named_after_task,
+    settle_task_flags,
+    task_seeds,
+)
 
 if TYPE_CHECKING:
     from mtdinterp.training import Trainer
@@ -123,6 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"recipes:\n{RECIPES}\n\nexamples:\n  mtdinterp train --order 4 --length 64 --out out/m4\n"
         "  mtdinterp train --architecture standard --recipe fast --seed 1\n"
         "  mtdinterp train --task lag-specific --order 3 --length 32\n"
+        "  mtdinterp train --transition pi.csv --normalise --order 2 --concentration 0.5\n"
         "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
         "  mtdinterp train --resume out/paper"
     )
@@ -202,6 +207,9 @@ def run(options: argparse.Namespace) -> int:
         interrupted = _train(running, options)
     result = {**_summary(running), "interrupted": interrupted is not None}
     print(json.dumps(result, indent=1) if options.json else _table(result))
+    if result["warning"]:
+        sys.stdout.flush()  # so that the warning comes last where both go to one place
+        print(f"mtdinterp train: warning: {result['warning']}", file=sys.stderr)
     if interrupted is None:
         return 0
     again = ["mtdinterp", "train", "--resume", str(running.path), *plugin_words(options)]
@@ -221,14 +229,11 @@ def _directory(options: argparse.Namespace) -> Path:
     name = model_name(
         options.architecture, options.order, options.length, options.layers, options.seed
     )
-    if options.task != DEFAULT_TASK:
-        name = f"{options.task}-{name}"
-    return Path("out") / name
+    return Path("out") / named_after_task(name, options)
 
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what can be refused before anything heavy is imported."""
-    check_order_below_length(options)
     if options.wandb and importlib.util.find_spec("wandb") is None:
         raise ValueError("--wandb needs the wandb package: pip install wandb")
     given = [name for name in options.given if name not in ("resume", "wandb")]
@@ -238,6 +243,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.resume and options.settings:
         raise ValueError("--resume uses the run's own settings; leave out --setting")
+    settle_task_flags(options)
     for name in ARCHITECTURE_FLAGS:
         if name in given:
             _check_setting(options.architecture, name)
@@ -295,27 +301,27 @@ def _check_directory(path: Path, resume: bool) -> None:
 
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
-    from mtdinterp.registry import ARCHITECTURES, TASKS
+    from mtdinterp.registry import ARCHITECTURES
     from mtdinterp.training import recipe_for
     from mtdinterp.training.run import new_run
 
-    task = TASKS[options.task].random(options.vocab_size, options.order, options.task_seed)
+    task = make_task(options)
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
     changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
     recipe = recipe_for(
         options.recipe, options.architecture, options.layers, options.heads, **changes
     )
     model = ARCHITECTURES[options.architecture].new_model(
-        options.vocab_size,
+        task.vocab_size,
         options.length,
         options.layers,
         options.heads,
-        n_components=options.order,
+        n_components=task.n_components,
         d_mlp=options.d_mlp,
         logits=recipe.loss == "cross-entropy",
         **({name: getattr(options, name) for name in ARCHITECTURE_FLAGS} | dict(options.settings)),
     )
-    return new_run(out, model, task, recipe, {"task": options.task_seed, "model": options.seed})
+    return new_run(out, model, task, recipe, {**task_seeds(options), "model": options.seed})
 
 
 def _resume(path: Path) -> AbstractContextManager["Run"]:
@@ -386,6 +392,8 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def _summary(running: "Run") -> dict[str, Any]:
+    from mtdinterp.training.shortfall import shortfall
+
     trainer = running.trainer
     held_out = trainer.held_out
     last = trainer.history[-1]
@@ -400,6 +408,7 @@ def _summary(running: "Run") -> dict[str, Any]:
         "optimal_beta": held_out.beta,
         "kl_of_estimators": held_out.kl,
         "left_out": held_out.left_out,
+        "warning": shortfall(last, trainer.recipe) if trainer.finished else None,
     }
 
 

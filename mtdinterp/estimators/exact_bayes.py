@@ -164,12 +164,14 @@ class _PosteriorMean:
         self, nodes: int, n_active: int, error: float, tolerance: float, max_nodes: int
     ) -> RuleTooLarge:
         reached = f" (error estimate so far {error:.1g})" if error < math.inf else ""
-        needed = nodes ** (self.order - 1)
+        least = nodes ** (self.order - 1)
         enough = self.exact_nodes ** (self.order - 1)
         return RuleTooLarge(
-            f"exact_posterior_mean: {n_active} of {self.batch_size} sequences need max_nodes of at "
-            f"least {needed:,} for tolerance {tolerance:g}{reached}, and {enough:,} is enough for "
-            f"any; max_nodes is {max_nodes:,}"
+            f"{self.order} components and {self.steps} steps are too many for exact integration: "
+            f"{n_active} of {self.batch_size} sequences need between {least:,} and {enough:,} "
+            f"nodes for tolerance {tolerance:g}{reached}, and max_nodes is {max_nodes:,}; in "
+            "Python, mtdinterp.estimators.gibbs_posterior_mean estimates the posterior mean by "
+            "sampling"
         )
 
     def with_rule(

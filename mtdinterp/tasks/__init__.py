@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mtdinterp.matrix_files import read_transition
 from mtdinterp.registry import TASKS
 from mtdinterp.tasks.base import HasTransition, Sample, Task, Variant, require_transition
 from mtdinterp.tasks.mtd import MTDTask
@@ -13,6 +14,7 @@ __all__ = [
     "Sample",
     "Task",
     "Variant",
+    "read_transition",
     "require_transition",
     "task_from_dict",
 ]

@@ -85,6 +85,30 @@ class Task(ABC):
             The task.
         """
 
+    @classmethod
+    def from_transition(
+        cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
+    ) -> "Task":
+        """A task with given transition probabilities: what `--transition FILE` asks for.
+
+        Optional: a task that cannot be made from such probabilities inherits this refusal.
+
+        Args:
+            transition: probabilities [vocab, vocab], or [lag, vocab, vocab] with a matrix per lag.
+            order: number of components; the number of matrices if there is one per lag.
+            concentration: the prior over weights.
+
+        Returns:
+            The task.
+
+        Raises:
+            NotApplicable: if this kind of task is not made from transition probabilities.
+        """
+        raise NotApplicable(
+            f"the task {cls.name!r} is not made from a file of transition probabilities; leave out "
+            "--transition"
+        )
+
     @abstractmethod
     def sample(
         self,
@@ -137,8 +161,16 @@ class Task(ABC):
 
     @property
     def describe(self) -> str:
-        """The task in a few words with its sizes."""
-        return f"{self.label}, {self.vocab_size} tokens, m = {self.n_components}"
+        """The task in a few words with its sizes, and its prior unless that is uniform."""
+        sizes = f"{self.label}, {self.vocab_size} tokens, m = {self.n_components}"
+        return sizes if self.concentration == 1 else f"{sizes}, prior {self.prior}"
+
+    @property
+    def prior(self) -> str:
+        """The prior over weights in words, such as Dirichlet(1, 1)."""
+        alpha = as_concentration(self.concentration, self.n_components).tolist()
+        values = ", ".join(f"{value:g}" for value in alpha)
+        return f"Dirichlet({values})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Task) and self.to_dict() == other.to_dict()

@@ -65,6 +65,21 @@ class LagSpecificMTDTask(LagTask):
         rows = rng.dirichlet(np.ones(vocab_size), size=(check_order(order), vocab_size))
         return cls(rows, concentration)
 
+    @classmethod
+    def from_transition(
+        cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
+    ) -> "LagSpecificMTDTask":
+        """A task with given transition matrices [lag, vocab, vocab]; their number is the order."""
+        shape = tuple(np.shape(transition))
+        if len(shape) != 3:
+            raise ValueError(
+                f"transition: the task {cls.name!r} takes one matrix per lag, [lag, vocab, vocab], "
+                f"got shape {shape}; NPY and JSON files can hold several matrices, CSV cannot"
+            )
+        if order != shape[0]:
+            raise ValueError(f"order: expected the number of matrices {shape[0]}, got {order}")
+        return cls(transition, concentration)
+
     @property
     def matrices(self) -> Float64[Tensor, "lag vocab vocab"]:
         """The transition matrix of every lag."""

@@ -63,6 +63,19 @@ class MTDTask(LagTask):
         rows = rng.dirichlet(np.ones(vocab_size), size=vocab_size)
         return cls(rows, order, concentration)
 
+    @classmethod
+    def from_transition(
+        cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
+    ) -> "MTDTask":
+        """A task with a given transition matrix [vocab, vocab]."""
+        shape = tuple(np.shape(transition))
+        if len(shape) != 2:
+            raise ValueError(
+                f"transition: the task {cls.name!r} takes one matrix [vocab, vocab], got shape "
+                f"{shape}; for one matrix per lag use --task lag-specific"
+            )
+        return cls(transition, order, concentration)
+
     @property
     def matrices(self) -> Float64[Tensor, "lag vocab vocab"]:
         """The same matrix for every lag."""

@@ -9,6 +9,7 @@ from reference_posterior import expected_counts, likelihoods_by_loop, mean_by_co
 from scipy.special import gammaln
 from strategies import Problem, problems
 
+from mtdinterp.errors import RuleTooLarge
 from mtdinterp.estimators import exact_posterior_mean, lag_likelihoods
 from mtdinterp.tasks import MTDTask
 
@@ -101,11 +102,13 @@ def test_a_sequence_does_not_depend_on_its_batch():
 
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
     message = (
-        "need max_nodes of at least 512 for tolerance 1e-10, and 29,791 is enough for any; "
-        "max_nodes is 500"
+        "4 components and 60 steps are too many for exact integration: 1 of 1 sequences need "
+        "between 512 and 29,791 nodes for tolerance 1e-10, and max_nodes is 500; in Python, "
+        "mtdinterp.estimators.gibbs_posterior_mean estimates the posterior mean by sampling"
     )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RuleTooLarge) as caught:
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)
+    assert str(caught.value) == message
 
 
 def test_identical_rows_leave_the_prior_mean():

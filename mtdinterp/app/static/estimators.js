@@ -42,7 +42,7 @@ export class EstimatorsPanel {
 
   row({ name, label, constants, kl, reason }) {
     const cells = reason
-      ? [make("td", { className: "reason", colSpan: 2, textContent: reason })]
+      ? [make("td", { className: "reason", colSpan: 2, textContent: `not computed: ${reason}` })]
       : [make("td", { textContent: constants }), make("td", { textContent: shown(kl, 5) })];
     const title = make("th", { scope: "row", textContent: label });
     return make("tr", { dataset: { estimator: name } }, title, ...cells);

@@ -25,7 +25,7 @@ export function drawScores({ kl, judge, change, clipped, missing }, names) {
       make(
         "tr",
         { dataset: { method: name } },
-        make("th", { scope: "row", colSpan: 2, textContent: `${names[name]}: ${reason}` }),
+        make("th", { scope: "row", colSpan: 2, textContent: `${names[name]} not computed: ${reason}` }),
       ),
     ),
   );
