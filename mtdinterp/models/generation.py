@@ -8,7 +8,8 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 from transformer_lens.utilities import sample_logits
 
-from mtdinterp.checks import ArrayLike, as_tokens, check_count, check_option
+from mtdinterp.checks import ArrayLike, as_tokens, check_count, check_number, check_option
+from mtdinterp.errors import NotApplicable
 from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.lens_tokens import check_no_bos, is_text
@@ -17,7 +18,6 @@ SMALLEST = 1e-300
 """Probabilities are clipped here: so small that it is never drawn, yet with a finite logarithm."""
 
 
-@torch.no_grad()
 def next_log_probabilities(
     model: LensTransformer, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "batch vocab"]:
@@ -35,11 +35,18 @@ def next_log_probabilities(
     Returns:
         Log-probabilities [batch, vocab].
     """
-    outputs = model(tokens, last_only=True)
-    distribution = to_distribution(model.to_probabilities(outputs), floor=SMALLEST)
+    probabilities = model.to_probabilities(model(tokens, last_only=True))
+    hopeless = int((probabilities <= 0).all(-1).sum())
+    if hopeless:
+        raise NotApplicable(
+            f"generate: after {hopeless} of {len(tokens)} sequences no output is positive, so "
+            "there is no distribution to draw from; train the model first, or use do_sample=False."
+        )
+    distribution = to_distribution(probabilities, floor=SMALLEST)
     return distribution.log()
 
 
+@torch.no_grad()
 def generate(
     model: LensTransformer,
     input: ArrayLike | str,
@@ -52,6 +59,8 @@ def generate(
     return_type: str = "input",
     prepend_bos: bool | None = None,
     seed: int | None = None,
+    stop_at_eos: bool = False,
+    use_past_kv_cache: bool = False,
     verbose: bool = False,
 ) -> Int[Tensor, "batch longer"] | str | list[str]:
     """Sequences continued by the model, one token after the other.
@@ -71,17 +80,21 @@ def generate(
         return_type: "tokens", "str", or "input" for the type of the input.
         prepend_bos: None or False, because there is no such token.
         seed: makes the draws reproducible; torch's global generator is used if None.
-        verbose: has no effect; TransformerLens has it.
+        stop_at_eos: has no effect, because there is no end token.
+        use_past_kv_cache: has no effect, because every step runs all of its window.
+        verbose: has no effect, because there is no progress bar.
 
     Returns:
         Tokens [batch, pos + max_new_tokens], or text: one string, or one per sequence.
     """
     check_no_bos(prepend_bos)
     check_option("return_type", return_type, ("input", "tokens", "str"))
+    check_number("temperature", temperature, minimum=0)
     check_count("max_new_tokens", max_new_tokens, minimum=0)
     tokens = as_tokens(model.to_tokens(input), model.config.vocab_size)
+    greedy = not do_sample or temperature == 0
     options: dict[str, Any] = {
-        "temperature": temperature if do_sample else 0.0,
+        "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "freq_penalty": freq_penalty,
@@ -93,11 +106,14 @@ def generate(
             torch.manual_seed(seed)
         for _ in range(max_new_tokens):
             visible = tokens[:, -model.config.length :]
-            logits = next_log_probabilities(model, visible).cpu()
-            drawn = sample_logits(logits, tokens=tokens, **options)
+            if greedy:
+                drawn = model(visible, last_only=True).argmax(-1).cpu()
+            else:
+                logits = next_log_probabilities(model, visible).cpu()
+                drawn = sample_logits(logits, tokens=tokens, **options)
             tokens = torch.cat([tokens, drawn[:, None]], dim=1)
     as_text = return_type == "str" or (return_type == "input" and is_text(input))
     if not as_text:
-        return tokens
+        return tokens.to(model.W_U.device)
     text = model.to_string(tokens)
     return text[0] if isinstance(input, str) else text
