@@ -12,6 +12,7 @@ from transformer_lens.hook_points import HookPoint
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.hooked import HookedBlock, LensConfig, Unembed, attached
+from mtdinterp.models.lens_cache import LensCache
 from mtdinterp.models.lens_parts import PartialRuns
 from mtdinterp.models.lens_switches import HookSwitches
 from mtdinterp.models.lens_tokens import NamedTokens, check_no_bos, is_text
@@ -241,7 +242,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         if not return_cache_object:
             return output, cache
         has_batch = not kwargs.get("remove_batch_dim", False)
-        return output, ActivationCache(cache, self, has_batch_dim=has_batch)
+        return output, LensCache(cache, self, has_batch_dim=has_batch)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "LensTransformer":
         """Keep dtype and device of TransformerLens' configuration true when the model moves."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from mtdinterp.errors import NotApplicable
-from mtdinterp.models import DisentangledTransformer, LensTransformer
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer, LensTransformer
 from mtdinterp.models.lens_weights import ABSENT
 
 HEADS = [(layer, head) for layer in range(2) for head in range(2)]
@@ -171,6 +171,22 @@ def test_uneven_heads_cannot_be_stacked(uneven):
             getattr(uneven, name)
     with pytest.raises(NotApplicable, match="cannot be stacked"):
         uneven.all_composition_scores("Q")
+
+
+def test_labels_of_head_results_belong_to_their_rows(clean):
+    """One head in layer 0, two in layer 1: TransformerLens alone would name an L0H1."""
+    config = DisentangledConfig(vocab_size=3, length=5, n_layers=2, n_heads=(1, 2), d_rel=2)
+    model = DisentangledTransformer(config)
+    _, cache = model.run_with_cache(clean)
+    rows, labels = cache.stack_head_results(return_labels=True, incl_remainder=True)
+    assert labels == ["L0H0", "L1H0", "L1H1", "remainder"]
+    torch.testing.assert_close(rows[1:3].sum(0), cache["attn_out", 1])
+    rows, labels = cache.stack_head_results(1, return_labels=True)
+    assert labels == ["L0H0"]
+    torch.testing.assert_close(rows[0], cache["attn_out", 0])
+    rows, labels = cache.get_full_resid_decomposition(return_labels=True)
+    assert labels == ["L0H0", "L1H0", "L1H1", "embed", "bias"]
+    assert len(rows) == len(labels)
 
 
 @pytest.mark.parametrize("name", ABSENT)
