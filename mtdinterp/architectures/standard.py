@@ -177,7 +177,13 @@ class StandardTransformer(LensTransformer):
         super().__init__()
         self.config = config
         self.stream = Stream(config.blocks or (("residual", config.d_model),))
-        self.cfg = lens_config(config, config.d_model, config.head_width, config.n_heads)
+        self.cfg = lens_config(
+            config,
+            config.d_model,
+            config.head_width,
+            config.n_heads,
+            attn_scale=config.head_width**0.5,
+        )
         self.embed = Embed(config.vocab_size, config.d_model)
         self.hook_embed = HookPoint()  # [batch, pos, d_model]
         everything = slice(0, config.d_model)

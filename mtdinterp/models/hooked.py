@@ -26,14 +26,21 @@ from mtdinterp.models.config import ModelConfig
 
 @dataclass
 class LensConfig(TransformerLensConfig):
-    """TransformerLens' configuration with the two further switches that its edge tools expect."""
+    """TransformerLens' configuration with the further fields that its tools and users expect."""
 
     use_attn_in: bool = False
     use_hook_mlp_in: bool = False
     """Has no effect: hook_mlp_in fires whenever a hook is attached. Some tools set it."""
+    attn_scale: float = 1.0
+    """q·k is divided by this before the softmax."""
+    attention_dir: str = "causal"
+    model_name: str = ""
+    """The name of the architecture."""
 
 
-def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) -> LensConfig:
+def lens_config(
+    config: ModelConfig, d_model: int, d_head: int, n_heads: int, attn_scale: float = 1.0
+) -> LensConfig:
     """What TransformerLens' tools ask about a model.
 
     Args:
@@ -41,6 +48,7 @@ def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) ->
         d_model: width of the final stream.
         d_head: width of a head's output before it is written to the stream.
         n_heads: the largest number of heads of a layer.
+        attn_scale: what q·k is divided by before the softmax.
 
     Returns:
         The configuration that the model publishes as `cfg`.
@@ -52,7 +60,11 @@ def lens_config(config: ModelConfig, d_model: int, d_head: int, n_heads: int) ->
         n_heads=n_heads,
         n_ctx=config.length + 1,  # TransformerLens' detect_head requires sequences shorter than it
         d_vocab=config.vocab_size,
+        d_mlp=0,  # of the layers; the hidden layer of config.d_mlp belongs to the read-out
         attn_only=True,
+        positional_embedding_type="relative",
+        attn_scale=attn_scale,
+        model_name=config.architecture,
         normalization_type=None,
         default_prepend_bos=False,
         device="cpu",

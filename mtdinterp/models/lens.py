@@ -11,7 +11,13 @@ from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
 from mtdinterp.models.config import ModelConfig
-from mtdinterp.models.hooked import HookedBlock, LensConfig, Unembed, attached, tap
+from mtdinterp.models.hooked import HookedBlock, LensConfig, Unembed, attached
+from mtdinterp.models.lens_cache import LensCache
+from mtdinterp.models.lens_parts import PartialRuns
+from mtdinterp.models.lens_switches import HookSwitches
+from mtdinterp.models.lens_tokens import NamedTokens, check_no_bos, is_text
+from mtdinterp.models.lens_weights import StackedWeights
+from mtdinterp.models.output_loss import loss_by_row, loss_of_outputs
 from mtdinterp.models.paths import AttentionPath, Implementation
 from mtdinterp.models.stream import Stream
 from mtdinterp.native import use_kernels
@@ -19,14 +25,7 @@ from mtdinterp.native.attention import can_fuse
 from mtdinterp.native.step import FoldedLayer, fused_outputs
 
 
-def _is_text(tokens: object) -> bool:
-    """Whether tokens are written as digits: a string, or a list of strings."""
-    if isinstance(tokens, list):
-        return bool(tokens) and isinstance(tokens[0], str)
-    return isinstance(tokens, str)
-
-
-class LensTransformer(HookedRootModule):
+class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, HookedRootModule):
     """A transformer that TransformerLens' tools can read.
 
     Subclasses set `config`, `stream`, `cfg`, the embedding, `blocks` and `unembed`, and call
@@ -53,23 +52,47 @@ class LensTransformer(HookedRootModule):
         self,
         tokens: ArrayLike | str,
         last_only: bool = False,
-        return_type: str = "logits",
-    ) -> Tensor:
+        return_type: str | None = "logits",
+        *,
+        loss_per_token: bool = False,
+        prepend_bos: bool | None = None,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor] | None:
         """The model's outputs.
 
         Args:
-            tokens: integer tokens [batch, pos], or digits separated by blanks.
+            tokens: integer tokens [batch, pos], or digits separated by blanks; the stream
+                [batch, pos, d_model] before a layer if `start_at_layer` is given.
             last_only: compute only what the last position needs. The last layer then has one
                 query, so that its hook points see one position.
-            return_type: "logits" for the outputs; "loss" for the mean squared error against the
-                one-hot next token, over all positions but the last.
+            return_type: "logits" for the outputs, which are probabilities unless `config.logits`;
+                "loss" for `loss_fn`; "both" for the two of them; None to run the hooks only.
+            loss_per_token: whether the loss is returned for every token instead of as a mean.
+            prepend_bos: None or False, because there is no such token.
+            start_at_layer: the first layer to run, from 0; negative numbers count from the end.
+            stop_at_layer: the first layer not to run, likewise. The stream before that layer is
+                returned, whatever `return_type` is.
 
         Returns:
-            Outputs [batch, pos, vocab], or [batch, vocab] if `last_only`; or the loss, a scalar.
+            Outputs [batch, pos, vocab], or [batch, vocab] if `last_only`; or the loss; or both; or
+            the stream [batch, pos, d_model], in which columns that no layer has written are zero.
         """
-        check_option("return_type", return_type, ("logits", "loss"))
+        check_no_bos(prepend_bos)
+        if return_type is not None:
+            check_option("return_type", return_type, ("logits", "loss", "both"))
+        wants_loss = return_type in ("loss", "both")
+        partial = start_at_layer is not None or stop_at_layer is not None
+        if partial and (last_only or wants_loss):
+            raise ValueError(
+                "start_at_layer and stop_at_layer run a part of the model at all positions: they "
+                'need last_only=False and return_type "logits" or None'
+            )
+        if partial:
+            outputs = self.run_part(tokens, start_at_layer, stop_at_layer)
+            return None if return_type is None and stop_at_layer is None else outputs
         sequence = self.check_tokens(tokens)
-        if return_type == "loss" and (last_only or sequence.shape[1] < 2):
+        if wants_loss and (last_only or sequence.shape[1] < 2):
             raise ValueError(
                 "return_type: the loss is over all positions but the last, so it needs two tokens "
                 f"or more and last_only=False; got {sequence.shape[1]} and last_only={last_only}"
@@ -77,51 +100,62 @@ class LensTransformer(HookedRootModule):
         if self.attention_path().name == "whole pass" and len(sequence):
             outputs = fused_outputs(self.folded_layers(), self.W_U, sequence, last_only)
         else:
-            outputs = self._outputs_by_layer(sequence, last_only)
-        if return_type == "loss":
-            target = F.one_hot(sequence[:, 1:], self.cfg.d_vocab).to(outputs)
-            return F.mse_loss(outputs[:, :-1], target)
-        return outputs[:, -1] if last_only else outputs
+            # With a hook anywhere every layer is eager, so that runs that are compared with each
+            # other take the same path.
+            watched = self.is_watched
+            outputs = self.run_layers(self.embedded(sequence, watched), 0, last_only, watched)
+        if return_type is None:
+            return None
+        if not wants_loss:
+            return outputs[:, -1] if last_only else outputs
+        loss = self.loss_fn(outputs, sequence, per_token=loss_per_token)
+        return (outputs, loss) if return_type == "both" else loss
 
-    def _outputs_by_layer(
-        self, sequence: Int[Tensor, "batch pos"], last_only: bool
-    ) -> Float[Tensor, "batch query vocab"]:
-        # With a hook anywhere every layer is eager, so that runs that are compared with each other
-        # take the same path.
-        watched = self.is_watched
-        embedded = self.embed(sequence)
-        if watched and torch.is_grad_enabled() and not embedded.requires_grad:
-            # One-hot embeddings are data, but backward hooks need a gradient to see.
-            embedded.requires_grad_()
-        place = slice(0, embedded.shape[-1])
-        stream = tap(self.hook_embed, embedded, place, self.cfg.d_model)
-        return self.run_layers(stream, 0, last_only, watched)
+    def loss_fn(
+        self,
+        logits: Float[Tensor, "batch pos vocab"],
+        tokens: Int[Tensor, "batch pos"],
+        per_token: bool = False,
+    ) -> Tensor:
+        """The loss of outputs against the next tokens, over all positions but the last.
+
+        It is the cross-entropy of the softmax if `config.logits`, as in TransformerLens. If not,
+        outputs are probabilities, and it is the mean squared error against the one-hot next token.
+
+        Args:
+            logits: the model's outputs, [batch, pos, vocab].
+            tokens: the sequences, [batch, pos].
+            per_token: whether to return one loss per token instead of their mean.
+
+        Returns:
+            The loss, a scalar, or [batch, pos-1] if `per_token`.
+        """
+        kind = "cross-entropy" if self.config.logits else "mse"
+        targets = F.one_hot(tokens[:, 1:], self.cfg.d_vocab).to(logits)
+        define = loss_by_row if per_token else loss_of_outputs
+        return define(logits[:, :-1], targets, kind)
+
+    def generate(self, input: ArrayLike | str, max_new_tokens: int = 10, **options: Any) -> Any:
+        """The sequences, continued by tokens drawn from the model's predictions.
+
+        Args:
+            input: integer tokens [batch, pos], or digits separated by blanks.
+            max_new_tokens: the number of tokens to draw for each sequence.
+            **options: see `mtdinterp.models.generation.generate`.
+
+        Returns:
+            Tokens [batch, pos + max_new_tokens], or text if the input is text.
+        """
+        # That module needs this class for its types.
+        from mtdinterp.models.generation import generate
+
+        return generate(self, input, max_new_tokens, **options)
 
     def to_probabilities(
         self, outputs: Float[Tensor, "*batch vocab"]
     ) -> Float[Tensor, "*batch vocab"]:
         """The predicted distributions: the softmax of logits, other outputs as they are."""
         return outputs.softmax(-1) if self.config.logits else outputs
-
-    def run_layers(
-        self, stream: Float[Tensor, "batch pos d"], first: int, last_only: bool, watched: bool
-    ) -> Float[Tensor, "batch query vocab"]:
-        """Outputs from the stream before a layer.
-
-        Args:
-            stream: the stream before layer `first`, [batch, pos, d].
-            first: the first layer to run, from 0; the number of layers to run the read-out only.
-            last_only: whether to compute the last position only.
-            watched: whether any hook is attached to the model.
-
-        Returns:
-            Outputs [batch, query, vocab], with one query if `last_only`.
-        """
-        for block in self.blocks[first:-1]:
-            stream = block(stream, False, watched)
-        if first < len(self.blocks):
-            stream = self.blocks[-1](stream, last_only, watched)
-        return self.unembed(stream)
 
     def attention_path(self, training: bool = False) -> AttentionPath:
         """Which implementation of attention runs now, and why.
@@ -154,9 +188,13 @@ class LensTransformer(HookedRootModule):
 
     def check_tokens(self, tokens: ArrayLike | str) -> Int[Tensor, "batch pos"]:
         """Tokens on the model's device, or an error that says what this model accepts."""
-        numbers = self.to_tokens(tokens) if _is_text(tokens) else tokens
+        numbers = self.to_tokens(tokens) if is_text(tokens) else tokens
         sequence = as_tokens(numbers, self.config.vocab_size)
-        length = sequence.shape[1]
+        self.check_length(sequence.shape[1])
+        return sequence.to(self.W_U.device)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a length that this model does not accept."""
         longest = self.config.length
         if self.config.exact_length and length != longest:
             raise ValueError(
@@ -164,7 +202,6 @@ class LensTransformer(HookedRootModule):
             )
         if not 1 <= length <= longest:
             raise ValueError(f"tokens: expected a length in 1..{longest}, got {length}")
-        return sequence.to(self.W_U.device)
 
     def setup(self) -> None:
         """Name the hook points, as TransformerLens does, and note where hooks are kept."""
@@ -197,11 +234,15 @@ class LensTransformer(HookedRootModule):
         """Whether the model is a construction that refuses other lengths than its own."""
         return self.config.exact_length
 
-    def run_with_cache(self, *args: Any, **kwargs: Any) -> tuple[Any, ActivationCache]:
-        """TransformerLens' run_with_cache, with an ActivationCache instead of a dict."""
+    def run_with_cache(
+        self, *args: Any, return_cache_object: bool = True, **kwargs: Any
+    ) -> tuple[Any, ActivationCache | dict[str, Tensor]]:
+        """TransformerLens' run_with_cache, with an ActivationCache unless a dict is asked for."""
         output, cache = super().run_with_cache(*args, **kwargs)
+        if not return_cache_object:
+            return output, cache
         has_batch = not kwargs.get("remove_batch_dim", False)
-        return output, ActivationCache(cache, self, has_batch_dim=has_batch)
+        return output, LensCache(cache, self, has_batch_dim=has_batch)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "LensTransformer":
         """Keep dtype and device of TransformerLens' configuration true when the model moves."""
@@ -209,38 +250,6 @@ class LensTransformer(HookedRootModule):
         self.cfg.dtype = self.W_U.dtype
         self.cfg.device = str(self.W_U.device)
         return self
-
-    # Tokens are numbers here, and their names are their digits.
-
-    def to_tokens(self, input: str | ArrayLike) -> Tensor:
-        """Tokens [batch, pos] from digits separated by blanks, a list of such strings, or numbers.
-
-        A single sequence gets a batch axis.
-        """
-        if not _is_text(input):
-            return torch.atleast_2d(torch.as_tensor(input))
-        rows = [input] if isinstance(input, str) else input
-        return torch.tensor([self._parse(row) for row in rows])
-
-    def _parse(self, row: str) -> list[int]:
-        return [self.to_single_token(word) for word in row.split()]
-
-    def to_single_token(self, string: str | int) -> int:
-        """The token that a string of digits stands for."""
-        return int(check_option("token", str(string), map(str, range(self.cfg.d_vocab))))
-
-    def to_str_tokens(self, input: Any) -> list[str]:
-        """Tokens as strings of digits."""
-        if isinstance(input, str):
-            return input.split()
-        return [str(int(token)) for token in torch.as_tensor(input).flatten()]
-
-    def tokens_to_residual_directions(self, tokens: str | int | Tensor) -> Tensor:
-        """The columns of W_U: one residual direction per token."""
-        if isinstance(tokens, str):
-            tokens = self.to_single_token(tokens)
-        index = torch.as_tensor(tokens)
-        return self.W_U.T[index.squeeze() if index.numel() == 1 else index]
 
     # Weights by their TransformerLens names.
 
@@ -250,65 +259,13 @@ class LensTransformer(HookedRootModule):
         return self.unembed.W_U
 
     @property
-    def b_U(self) -> Float[Tensor, " vocab"]:
-        """Zeros: the read-out has no bias."""
-        return self.W_U.new_zeros(self.cfg.d_vocab)
-
-    @property
     def W_E(self) -> Float[Tensor, "vocab d_model"]:
         """The embedding of every token, at its place in the final stream."""
         raise NotImplementedError
 
-    def accumulated_bias(
-        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
-    ) -> Float[Tensor, " d_model"]:
-        """Zeros: no component has a bias.
-
-        Args:
-            layer: the layer up to which biases are summed.
-            mlp_input: whether to include that layer's attention.
-            include_mlp_biases: whether to include the biases of MLPs.
-
-        Returns:
-            Zeros [d_model].
-        """
-        return self.W_U.new_zeros(self.cfg.d_model)
-
-    def tl_parameters(self) -> dict[str, Tensor]:
-        """Weights by the names that TransformerLens' weight tools read."""
-        named = {"embed.W_E": self.W_E, "unembed.W_U": self.W_U, "unembed.b_U": self.b_U}
-        for layer, block in enumerate(self.layers):
-            for name in ("W_Q", "W_K", "W_V", "W_O"):
-                named[f"blocks.{layer}.attn.{name}"] = getattr(block.attn, name)
-        return named
-
-    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
-        """Index and block of every layer that has a submodule of this name."""
-        return [(i, block) for i, block in enumerate(self.blocks) if submodule in block._modules]
-
-    # TransformerLens' switches for hook points that cost memory when they fire.
-
-    def set_use_attn_result(self, value: bool) -> None:
-        """Whether `hook_result` fires."""
-        self.cfg.use_attn_result = value
-
-    def set_use_split_qkv_input(self, value: bool) -> None:
-        """Whether queries, keys and values have separate input hooks."""
-        self._check_forks(value, self.cfg.use_attn_in)
-        self.cfg.use_split_qkv_input = value
-
-    def set_use_attn_in(self, value: bool) -> None:
-        """Whether `hook_attn_in` fires."""
-        self._check_forks(value, self.cfg.use_split_qkv_input)
-        self.cfg.use_attn_in = value
-
-    def set_use_hook_mlp_in(self, value: bool) -> None:
-        """Has no effect; some tools call it."""
-        self.cfg.use_hook_mlp_in = value
-
-    @staticmethod
-    def _check_forks(value: bool, other: bool) -> None:
-        if value and other:
-            raise ValueError(
-                "use_attn_in and use_split_qkv_input cannot be combined: switch one off first"
-            )
+    def tokens_to_residual_directions(self, tokens: str | int | Tensor) -> Tensor:
+        """The columns of W_U: one residual direction per token."""
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        index = torch.as_tensor(tokens)
+        return self.W_U.T[index.squeeze() if index.numel() == 1 else index]

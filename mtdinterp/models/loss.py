@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
 from mtdinterp.models.lens import LensTransformer
+from mtdinterp.models.output_loss import loss_of_outputs
 from mtdinterp.native.step import LOSSES, fused_loss
 
 
@@ -45,22 +45,3 @@ def prediction_loss(
         by_query = targets[:, None] if last_only else targets
         return fused_loss(model.folded_layers(), model.W_U, sequence, by_query, loss)
     return loss_of_outputs(model(sequence, last_only=last_only), targets, loss)
-
-
-def loss_of_outputs(
-    outputs: Float[Tensor, "*batch vocab"], targets: Float[Tensor, "*batch vocab"], loss: str
-) -> Float[Tensor, ""]:
-    """The definition of the loss: mean squared error, or mean cross-entropy of a softmax.
-
-    Args:
-        outputs: the model's outputs, [..., vocab].
-        targets: target distributions of the same shape.
-        loss: "mse" or "cross-entropy".
-
-    Returns:
-        The loss, a scalar.
-    """
-    targets = targets.to(outputs)
-    if check_option("loss", loss, LOSSES) == "mse":
-        return F.mse_loss(outputs, targets)
-    return -(targets * torch.log_softmax(outputs, dim=-1)).sum(-1).mean()

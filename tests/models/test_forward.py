@@ -106,7 +106,9 @@ def test_bad_tokens_are_refused(build):
     ]:
         with pytest.raises(ValueError, match=message):
             model(bad)
-    with pytest.raises(ValueError, match="return_type: expected one of logits, loss; got 'logit'"):
+    with pytest.raises(
+        ValueError, match="return_type: expected one of logits, loss, both; got 'logit'"
+    ):
         model(torch.zeros(1, 4, dtype=torch.long), return_type="logit")
 
 
