@@ -23,6 +23,7 @@ from mtdinterp.checkpoint_files import (
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.models import LensTransformer
+from mtdinterp.models.config import ModelConfig
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
 
 
@@ -92,8 +93,8 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Tas
     Returns:
         The model and the task.
     """
-    with _named(source):
-        model = _build_model(config["model"])
+    with named_errors(source / CONFIG):
+        model = build_model(config["model"])
         task = _build_task(config["task"])
         check_pair(model, task)
     return model, task
@@ -109,24 +110,27 @@ def read_task(source: Path, config: Mapping[str, Any]) -> Task:
     Returns:
         The task.
     """
-    with _named(source):
+    with named_errors(source / CONFIG):
         return _build_task(config["task"])
 
 
 @contextmanager
-def _named(source: Path) -> Iterator[None]:
+def named_errors(path: Path | str) -> Iterator[None]:
     """Turn what is wrong with a configuration into a CheckpointError that names its file."""
     try:
         yield
     except registry.UnknownName as error:
-        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error
     except KeyError as error:
-        raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
+        raise CheckpointError(f"{path}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error
 
 
-def _build_model(values: Mapping[str, Any]) -> LensTransformer:
+def build_model(values: ModelConfig | Mapping[str, Any]) -> LensTransformer:
+    """The untrained model of a configuration, or of what its `to_dict` writes."""
+    if isinstance(values, ModelConfig):
+        return registry.ARCHITECTURES[values.architecture].build(values)
     if not isinstance(values, dict):
         raise ValueError(f"expected model to be an object, got {values!r}")
     name = values["architecture"]
