@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtdinterp.checkpoint_files import CheckpointError
-from mtdinterp.checkpoints.load import Checkpoint, build_model
+from mtdinterp.checkpoints.load import Checkpoint, build_model, named_errors
 from mtdinterp.checkpoints.reference import check_reference
 from mtdinterp.checkpoints.save import describe
 from mtdinterp.checkpoints.weight_files import read_weights
@@ -74,7 +74,8 @@ def import_checkpoint(
     Raises:
         CheckpointError: with one sentence on what does not fit, and what to do about it.
     """
-    model = build_model(config)
+    with named_errors("config"):
+        model = build_model(config)
     description = describe(model, task, recipe={"name": "imported"})
     path = IN_MEMORY
     if isinstance(source, Mapping):

@@ -93,7 +93,20 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Tas
     Returns:
         The model and the task.
     """
-    with named_errors(source / CONFIG):
+    return build_from(source / CONFIG, config)
+
+
+def build_from(path: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Task]:
+    """`build`, for a configuration in a file of any name.
+
+    Args:
+        path: the file, for error messages.
+        config: its contents.
+
+    Returns:
+        The model and the task.
+    """
+    with named_errors(path):
         model = build_model(config["model"])
         task = _build_task(config["task"])
         check_pair(model, task)

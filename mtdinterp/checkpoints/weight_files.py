@@ -5,9 +5,7 @@ regular files of a bounded size are read, and nothing in them is executed.
 """
 
 import io
-import os
 import pickle
-import stat
 import struct
 import warnings
 import zipfile
@@ -16,16 +14,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
-from mtdinterp.checkpoint_files import CheckpointError
+from mtdinterp.checkpoint_files import CheckpointError, read_file
+from mtdinterp.checks import ArrayLike
 
 ZIP_START = b"PK"
 """First bytes of what `torch.save` has written since torch 1.6."""
 OLD_PICKLE_START = b"\x80"
 """First byte of what it wrote before that."""
+MOST_REFERENCE = 256 * 10**6
+"""Bytes that a file of reference sequences may have."""
 UNREADABLE = (
     OSError,
     RuntimeError,
@@ -62,42 +65,56 @@ def read_weights(path: Path, most_bytes: int) -> Mapping[str, Any]:
             f"{path}: this is a pickle, not a file of torch.save since torch 1.6; save the state "
             "dict again with torch.save or safetensors"
         )
+    return _read_safetensors(path, content, "a file of torch.save")
+
+
+def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
+    """Reference sequences and outputs from a file with the arrays "tokens" and "outputs".
+
+    Args:
+        path: a safetensors file, or an archive that `numpy.savez` wrote.
+
+    Returns:
+        The tokens and the outputs; `import_checkpoint` checks them.
+    """
+    content = read_file(path, MOST_REFERENCE)
+    if content.startswith(ZIP_START):
+        arrays: Mapping[str, ArrayLike] = _read_npz(path, content)
+    else:
+        arrays = _read_safetensors(path, content, "an archive of numpy.savez")
+    for name in ("tokens", "outputs"):
+        if name not in arrays:
+            found = ", ".join(sorted(arrays)) or "none"
+            raise CheckpointError(
+                f'{path}: expected the arrays "tokens" and "outputs", got {found}'
+            )
+    return arrays["tokens"], arrays["outputs"]
+
+
+def _read_npz(path: Path, content: bytes) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MOST_REFERENCE:
+            raise CheckpointError(
+                f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, got "
+                f"{unpacked / 1e6:.3g} MB; a few sequences are enough"
+            )
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except CheckpointError:
+        raise
+    except UNREADABLE as error:
+        raise CheckpointError(f"{path}: damaged, or not written by numpy.savez") from error
+
+
+def _read_safetensors(path: Path, content: bytes, otherwise: str) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(content)
     except SafetensorError as error:
         raise CheckpointError(
-            f"{path}: expected a safetensors file or a file of torch.save ({error})"
+            f"{path}: expected a safetensors file or {otherwise} ({error})"
         ) from error
-
-
-def read_file(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file of a bounded size.
-
-    Args:
-        path: the file.
-        most_bytes: larger files are refused.
-
-    Returns:
-        The contents.
-    """
-    try:
-        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise CheckpointError(f"{path}: expected a file, got a directory or a device")
-    with open(handle, "rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise CheckpointError(
-            f"{path}: expected at most {most_bytes / 1e6:.0f} MB for a model of this "
-            f"configuration, got {max(status.st_size, len(content)) / 1e6:.0f} MB; save the "
-            "weights alone"
-        )
-    return content
 
 
 def _read_torch(path: Path, content: bytes) -> Mapping[str, Any]:

@@ -315,3 +315,5 @@ def test_other_tasks_and_architectures(original):
         import_checkpoint(state, original.model.config, MTDTask.random(3, 2, seed=0))
     with pytest.raises(ValueError, match="architecture: expected one of"):
         import_checkpoint(state, {"architecture": "diffusion"}, original.task)
+    with pytest.raises(CheckpointError, match=r"^config: entry 'architecture' is missing$"):
+        import_checkpoint(state, {"vocab_size": 5}, original.task)

@@ -5,12 +5,13 @@ import os
 import pickle
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from mtdinterp.checkpoint_files import CheckpointError
-from mtdinterp.checkpoints.weight_files import read_weights
+from mtdinterp.checkpoints.weight_files import MOST_REFERENCE, read_reference, read_weights
 
 MOST = 10**6
 WEIGHTS = {"a": torch.arange(6.0).view(2, 3)}
@@ -105,4 +106,34 @@ def test_only_regular_files_of_a_bounded_size(tmp_path):
     for name in ("pipe", "zero", "directory"):
         assert "expected a file, got a directory or a device" in refusal(tmp_path / name)
     save_file(WEIGHTS, tmp_path / "large")
-    assert "expected at most 0 MB" in refusal(tmp_path / "large", most=50)
+    assert "expected at most 5e-05 MB, got 9.6e-05 MB" in refusal(tmp_path / "large", most=50)
+
+
+def test_reference_files(tmp_path):
+    tokens = torch.tensor([[0, 1], [1, 0]])
+    outputs = torch.full((2, 2, 2), 0.5)
+    save_file({"tokens": tokens, "outputs": outputs}, tmp_path / "reference.safetensors")
+    np.savez_compressed(tmp_path / "reference.npz", tokens=tokens, outputs=outputs)
+    for name in ("reference.safetensors", "reference.npz"):
+        found = read_reference(tmp_path / name)
+        assert torch.equal(torch.as_tensor(found[0]), tokens)
+        assert torch.equal(torch.as_tensor(found[1]), outputs)
+
+
+def reference_refusal(path):
+    with pytest.raises(CheckpointError) as caught:
+        read_reference(path)
+    return str(caught.value)
+
+
+def test_reference_files_that_do_not_fit(tmp_path):
+    path = tmp_path / "reference"
+    save_file({"tokens": torch.ones(2)}, path)
+    assert reference_refusal(path).endswith('"tokens" and "outputs", got tokens')
+    np.savez(tmp_path / "objects.npz", tokens=np.array([{}]), outputs=np.ones(2))
+    assert "not written by numpy.savez" in reference_refusal(tmp_path / "objects.npz")
+    large = np.zeros(MOST_REFERENCE + 1, dtype=np.uint8)
+    np.savez_compressed(tmp_path / "bomb.npz", tokens=large)
+    assert "when it is unpacked" in reference_refusal(tmp_path / "bomb.npz")
+    path.write_bytes(b"text")
+    assert "expected a safetensors file or an archive of numpy.savez" in reference_refusal(path)
