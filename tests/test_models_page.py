@@ -26,8 +26,9 @@ import generate_model_tables  # noqa: E402
 
 @pytest.fixture(scope="module")
 def formulas():
-    """The functions that the page defines, and nothing else of it."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """The functions of the forward pass as the page defines them, and nothing else of it."""
+    page = PAGE.read_text().split("\n## The forward pass\n")[1]
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     names: dict = {}
     for block in blocks:
         if re.search(r"^def ", block, re.MULTILINE):

@@ -115,7 +115,7 @@ def fill(
     expected = model.state_dict()
     _check_flat(foreign)
     origins = _origins(expected, foreign, mapping)
-    _check_all_used(expected, foreign, origins, ignore)
+    _check_all_used(foreign, origins, ignore)
     found = {}
     for name, origin in origins.items():
         found[name] = _fitted(name, expected[name].shape, foreign[origin.name], origin)
@@ -161,9 +161,10 @@ def _origins(
                 f"{name}: mapping says {theirs!r}, which is not among the weights"
                 f"{_nearest(theirs, foreign)}{others}"
             )
+        free = {key: value for key, value in foreign.items() if key not in expected}
         raise CheckpointError(
             f"{name}: the weights have no tensor of this name; add it to mapping"
-            f"{_nearest(name, [entry for entry in foreign if entry not in expected])}{others}"
+            f"{_of_shape(expected[name].shape, free) or _nearest(name, free)}{others}"
         )
     return origins
 
@@ -180,7 +181,6 @@ def _origin(name: str, given: Any) -> Origin:
 
 
 def _check_all_used(
-    expected: Mapping[str, Tensor],
     foreign: Mapping[str, Any],
     origins: Mapping[str, Origin],
     ignore: Iterable[str],
@@ -197,8 +197,8 @@ def _check_all_used(
     if not unused:
         return
     raise CheckpointError(
-        f"source: this model has no parameter for {_listed(unused)}; name the parameter in mapping "
-        f"if it is one of {_listed(list(expected))}, or list what is not needed in ignore"
+        f"source: this model has no parameter for {_listed(unused)}; map one of its parameters to "
+        "each, or list what is not needed in ignore"
     )
 
 
@@ -250,6 +250,20 @@ def _check_finite(name: str, tensor: Tensor, theirs: str) -> None:
             f"{name}: expected finite numbers, but {theirs!r} contains NaN or infinity; the run "
             "that wrote it has probably diverged"
         )
+
+
+def _of_shape(shape: torch.Size, foreign: Mapping[str, Any]) -> str:
+    """The foreign tensors that fit a shape in some orientation, as the end of a sentence."""
+    fitting = []
+    for name, value in foreign.items():
+        given = list(getattr(value, "shape", ()))
+        turned = [*given[:-2], *given[:-3:-1]]
+        forms = (given, turned, [1, *given], [1, *turned])
+        if list(shape) in forms:
+            fitting.append(str(name))
+    if not fitting:
+        return ""
+    return f"; tensors that fit its shape {list(shape)}: {_listed(fitting)}"
 
 
 def _nearest(name: str, known: Iterable[Any]) -> str:

@@ -229,7 +229,12 @@ def test_a_missing_tensor(original):
     state["head.W_U"] = state.pop("unembed.W_U")
     sentence = refusal(original, state)
     assert sentence.startswith("unembed.W_U: the weights have no tensor of this name; add it to")
-    assert sentence.endswith("the nearest names are head.W_U")
+    assert sentence.endswith(f"fit its shape {list(state['head.W_U'].shape)}: head.W_U")
+    state["head.W_U"] = state["head.W_U"].T
+    assert refusal(original, state).endswith(": head.W_U")
+    state["head.W_U"] = state["head.W_U"][1:]
+    assert refusal(original, state).endswith("; the nearest names are head.W_U")
+    state["head.W_U"] = original.model.W_U
     sentence = refusal(original, state, {"unembed.W_U": "haed.W_U"})
     assert sentence.startswith("unembed.W_U: mapping says 'haed.W_U', which is not among")
     assert "head.W_U" in sentence
