@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mtdinterp.checkpoint_files import CheckpointError
-    from mtdinterp.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+    from mtdinterp.checkpoints import (
+        Checkpoint,
+        import_checkpoint,
+        load_checkpoint,
+        save_checkpoint,
+    )
     from mtdinterp.explanation import Explanation, explain
     from mtdinterp.tasks import MTDTask, Sample, Task
     from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
@@ -25,6 +30,7 @@ _HOME = {
     "explain": "mtdinterp.explanation",
     "Checkpoint": "mtdinterp.checkpoints",
     "CheckpointError": "mtdinterp.checkpoint_files",
+    "import_checkpoint": "mtdinterp.checkpoints",
     "load_checkpoint": "mtdinterp.checkpoints",
     "save_checkpoint": "mtdinterp.checkpoints",
 }
@@ -39,6 +45,7 @@ __all__ = [
     "Task",
     "__version__",
     "explain",
+    "import_checkpoint",
     "load_checkpoint",
     "save_checkpoint",
 ]

@@ -11,6 +11,7 @@ Nothing heavy is imported here: the command line checks paths before it imports 
 import difflib
 import json
 import os
+import stat
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -78,6 +79,35 @@ def read_config(source: Path) -> dict[str, Any]:
             f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r}"
         )
     return config
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file of a bounded size.
+
+    Args:
+        path: the file.
+        most_bytes: larger files are refused.
+
+    Returns:
+        The contents.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise CheckpointError(f"{path}: expected a file, got a directory or a device")
+    with open(handle, "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise CheckpointError(
+            f"{path}: expected at most {most_bytes / 1e6:.3g} MB, got "
+            f"{max(status.st_size, len(content)) / 1e6:.3g} MB"
+        )
+    return content
 
 
 ZOO = Path(__file__).parent / "zoo"

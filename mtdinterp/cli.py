@@ -43,6 +43,10 @@ COMMANDS = {
         "mtdinterp.commands.construct",
         "write an exact construction as a checkpoint and compare it with estimators",
     ),
+    "import": (
+        "mtdinterp.commands.import_weights",
+        "write weights of another program as a checkpoint, and check that they compute the same",
+    ),
     "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios within one run"),
 }
 

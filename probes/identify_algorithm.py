@@ -5,15 +5,17 @@ KL(model ‖ estimator) is measured on the other half, and every further constan
 Estimators that agree on typical sequences are compared on sequences that are atypical of the prior:
 weights at the corners, weights near uniform, tokens with other statistics. Among estimators that
 still cannot be distinguished, the one with the fewest constants is named.
+
+Only predictions are needed, so the model may be any function from tokens to predictions.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike
+from mtdinterp.checks import ArrayLike, as_transition, check_option
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOLUTION, TELLABLE
 from mtdinterp.errors import CannotCompute
@@ -27,18 +29,27 @@ from mtdinterp.metrics import (
     share_explained,
     to_distribution,
 )
-from mtdinterp.models.lens import LensTransformer
 from mtdinterp.naming import UNIFORM, Naming, naming_of, naming_sentence
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.pages.blocks import Block, Table, Text
 from mtdinterp.plugins import register_probe
-from mtdinterp.readings import predictions_of, probe_sequences
+from mtdinterp.readings import (
+    Predictor,
+    hooked_or_function,
+    predictions_of,
+    probe_sequences,
+)
+from mtdinterp.readings.transition import shown_transition
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
-from mtdinterp.tasks import Task
+from mtdinterp.tasks import MTDTask, Task, require_transition
 
 Divergences = dict[str, Float64[Tensor, " batch"]]
 """KL(model ‖ estimator) of every sequence, by estimator."""
+
+
+MATRICES = {"model": "the transition matrix that the model shows", "given": "the given matrix"}
+"""What estimators use if it is not the task's transition matrix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,10 @@ class AlgorithmIdentification(Result):
     """Estimators that could not be computed, and why."""
     left_out_shifted: dict[str, dict[str, str]]
     """Estimators that could be computed, but not on shifted sequences, and why; by condition."""
+    compared_on: str = "task"
+    """Whose transition matrix the estimators use: "task", "model" or "given"."""
+    transition: tuple[tuple[float, ...], ...] | None = None
+    """That matrix, if it is not the task's."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -131,6 +146,8 @@ class AlgorithmIdentification(Result):
 
     def summary(self) -> str:
         lines = ["KL(model ‖ estimator), constants fitted to the model (95 % interval)"]
+        if self.compared_on != "task":
+            lines.append(f"Estimators use {MATRICES[self.compared_on]}, not the task's.")
         for name in self.by_divergence():
             low, high = self.intervals[name]
             interval = f"{self.divergences[name]:.2e} [{low:.1e}, {high:.1e}]"
@@ -270,14 +287,19 @@ class AlgorithmIdentification(Result):
 
 
 @register_probe(
-    "identify_algorithm", label="which estimator explains the model's predictions best", rank=10
+    "identify_algorithm",
+    label="which estimator explains the model's predictions best",
+    needs="predictions",
+    rank=10,
 )
 @torch_on_one_thread()
 def identify_algorithm(
-    model: LensTransformer,
+    model: Predictor,
     task: Task,
     tokens: ArrayLike | None = None,
     *,
+    length: int | None = None,
+    transition: str | ArrayLike = "task",
     names: Sequence[str] | None = None,
     n_sequences: int = 1024,
     seed: int = 0,
@@ -286,10 +308,17 @@ def identify_algorithm(
     """Fit every estimator to the model's predictions and say which explains them best.
 
     Args:
-        model: any hooked model.
+        model: a hooked model, or any function from tokens [batch, pos] (an int64 tensor) to
+            predictions [batch, vocab] after the last one (a tensor or array of probabilities).
         task: the model's task.
         tokens: sequences [batch, pos] to compare on; drawn from the task if None. Shifted
             sequences, a quarter as many, are always drawn.
+        length: length of the drawn sequences; a hooked model's own if None. A function needs
+            either `length` or `tokens`.
+        transition: the transition matrix that estimators use: "task" for the task's own, "model"
+            for the one that the model shows (see `recover_transition`), or a matrix [vocab,
+            vocab]. A model that follows an algorithm exactly, but on a matrix of its own, is
+            recognised on that matrix only.
         names: estimators to compare; all registered ones if None.
         n_sequences: number of sequences to draw.
         seed: seed for drawing the sequences.
@@ -300,19 +329,25 @@ def identify_algorithm(
     Returns:
         Divergences of every estimator, and the one that is named.
     """
-    sequence = probe_sequences(model, task, tokens, n_sequences, seed, least=32)
-    given = predictions_of(model, sequence)
+    subject = hooked_or_function(model)
+    sequence = probe_sequences(subject, task, tokens, n_sequences, seed, least=32, length=length)
+    given = predictions_of(subject, sequence)
+    if given.shape[1] != task.vocab_size:
+        raise ValueError(f"model: it predicts {given.shape[1]} tokens, the task {task.vocab_size}")
+    # Sequences always come from the task. What estimators infer from them depends on π.
+    compared_on, compared = _compared_task(subject, task, transition, sequence)
     # Constants are fitted on one half and compared on the other, so that an estimator with more
     # constants has no advantage.
     half = len(sequence) // 2
-    fitting = task.evidence(sequence[:half])
+    fitting = compared.evidence(sequence[:half])
     explained = given[:half]
     known_fits: dict[str, Fit] = {}
-    if explanation is not None and _is_separate(explanation, sequence.shape[1]):
+    is_own = compared is task
+    if explanation is not None and is_own and _is_separate(explanation, sequence.shape[1]):
         fitting = task.evidence(explanation.tokens)
         explained = explanation.predictions
         known_fits[explanation.algorithm.name] = explanation.nearest
-    held = task.evidence(sequence[half:])
+    held = compared.evidence(sequence[half:])
     fits, scores, left_out = _fit_each(
         _chosen(names), fitting, explained, held, given[half:], known_fits
     )
@@ -320,7 +355,7 @@ def identify_algorithm(
         raise CannotCompute(f"names: none of these can be computed here: {left_out}")
     n_shifted = max(64, len(sequence) // 4)
     shifted, left_out_shifted = _shifted_scores(
-        model, task, fits, sequence.shape[1], n_shifted, seed
+        subject, task, compared, fits, sequence.shape[1], n_shifted, seed
     )
     n_constants = {name: len(fit.constants) for name, fit in fits.items()}
     ties = _ties(scores, n_constants)
@@ -350,9 +385,38 @@ def identify_algorithm(
         beyond_uniform=share_explained(scores[best], uniform),
         left_out=left_out,
         left_out_shifted=left_out_shifted,
+        compared_on=compared_on,
+        transition=None if is_own else _rows(compared),
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
+
+
+def _compared_task(
+    model: Predictor, task: Task, transition: str | ArrayLike, tokens: Int[Tensor, "batch pos"]
+) -> tuple[str, Task]:
+    """Whose transition matrix estimators use, and the task with that matrix."""
+    if isinstance(transition, str):
+        source = check_option("transition", transition, ("task", "model"))
+        if source == "task":
+            return source, task
+        matrix: ArrayLike = shown_transition(model, task, tokens)
+    else:
+        source, matrix = "given", transition
+    known = require_transition(task, "Another transition matrix")
+    rows = as_transition(matrix)
+    if len(rows) != task.vocab_size:
+        raise ValueError(
+            f"transition: expected a {task.vocab_size} × {task.vocab_size} matrix, as the task's, "
+            f"got {len(rows)} rows"
+        )
+    return source, MTDTask(rows, known.order, task.concentration)
+
+
+def _rows(task: Task) -> tuple[tuple[float, ...], ...]:
+    """The task's transition matrix as plain numbers, which can be compared and printed."""
+    matrix = require_transition(task, "The comparison").transition
+    return tuple(tuple(row) for row in matrix.tolist())
 
 
 def _is_separate(explanation: Explanation, length: int) -> bool:
@@ -416,8 +480,9 @@ def _means(scores: Divergences) -> dict[str, float]:
 
 
 def _shifted_scores(
-    model: LensTransformer,
+    model: Predictor,
     task: Task,
+    compared: Task,
     fits: dict[str, Fit],
     length: int,
     n_sequences: int,
@@ -427,7 +492,8 @@ def _shifted_scores(
 
     Args:
         model: any hooked model.
-        task: the model's task.
+        task: the task that sequences come from.
+        compared: the task whose transition matrix the estimators use.
         fits: the estimators to compare, with their constants.
         length: tokens per sequence.
         n_sequences: sequences per condition.
@@ -442,7 +508,7 @@ def _shifted_scores(
     for number, variant in enumerate(task.shifted(), start=1):
         tokens = variant.sample(n_sequences, length, [seed, number])
         predictions = predictions_of(model, tokens)
-        found, reasons = _scores(task.evidence(tokens), predictions, fits)
+        found, reasons = _scores(compared.evidence(tokens), predictions, fits)
         scores[variant.name] = found
         if reasons:
             left_out[variant.name] = reasons

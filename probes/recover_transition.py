@@ -12,35 +12,38 @@ clipping: an estimate with a clipped entry has a row KL that the floor decides.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import (
-    AGREE,
     ALIKE,
     CLEAR_R2,
-    DEPENDS,
     LEAST_TOKEN_GAIN,
     RECOVERED,
     ROW_KL_FLOORS,
-    STOCHASTIC,
 )
-from mtdinterp.metrics import row_kl, to_distribution, total_variation
+from mtdinterp.metrics import row_kl, to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Matrices, Matrix, Table, Text
 from mtdinterp.plugins import register_probe
 from mtdinterp.readings import (
     attention_of,
     gauge_fixed,
-    predictions_of,
     probe_sequences,
     readable_sequences,
     token_scores,
 )
 from mtdinterp.readings.mechanism import HeadPath, head_paths, token_gains
+from mtdinterp.readings.transition import (
+    MOST_ENDED,
+    behaviour,
+    mean_variation,
+    output_on_tokens,
+    problem_of,
+    trusted_estimate,
+)
 from mtdinterp.results import Result
 from mtdinterp.tasks import HasTransition, Task, require_transition
 
@@ -53,8 +56,6 @@ ESTIMATES = {
 }
 """What each estimate is read from."""
 FLOOR, COARSE_FLOOR = ROW_KL_FLOORS
-MOST_ENDED = 256
-"""Sequences whose last tokens are replaced to see what the model predicts after equal ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,17 +347,17 @@ def recover_transition(
         **rows,
         row_kl={name: row_kl(truth, estimate, FLOOR) for name, estimate in rows.items()},
         row_kl_coarse=coarse,
-        total_variation={name: _variation(estimate, truth) for name, estimate in rows.items()},
+        total_variation={name: mean_variation(estimate, truth) for name, estimate in rows.items()},
         control_kl=row_kl(truth, marginal, FLOOR),
-        control_variation=_variation(marginal, truth),
+        control_variation=mean_variation(marginal, truth),
         branch=carrier.path.branch,
         gain=carrier.path.gain.value,
         gain_r2=carrier.path.gain.r2,
         token_gains=carrier.token_gains,
         heads=tuple(heads),
         carrier=carrier.path.first,
-        trusted=_trusted(estimates, rows),
-        untrusted=_problem(estimates["behaviour"], rows["behaviour"]),
+        trusted=trusted_estimate(estimates, rows),
+        untrusted=problem_of(estimates["behaviour"], rows["behaviour"]),
         n_read=len(watched),
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
@@ -385,7 +386,7 @@ def _read_heads(
         signs = _signs(path.branch, gains[number - 1])
         estimate = gauge_fixed(scores, known.stationary, signs)
         kl = row_kl(known.transition, estimate, FLOOR)
-        variation = _variation(estimate, known.transition)
+        variation = mean_variation(estimate, known.transition)
         heads.append(HeadTransition(path, estimate, kl, variation, gains[number - 1]))
     return heads
 
@@ -401,58 +402,6 @@ def _signs(branch: str, gains: Float64[Tensor, " vocab"]) -> int | Float64[Tenso
     return -1 if branch == "mirrored" else 1
 
 
-def _trusted(estimates: dict[str, Tensor], rows: dict[str, Tensor]) -> str | None:
-    """The estimate to use, chosen without the truth.
-
-    Behaviour assumes least: whatever the weights over lags, the prediction after m equal tokens is
-    a row of π. The reading of the output is more precise, and is used if behaviour agrees with it.
-    """
-    if _problem(estimates["behaviour"], rows["behaviour"]):
-        return None
-    agrees = _variation(rows["output"], rows["behaviour"]) <= AGREE
-    if agrees and not _problem(estimates["output"], rows["output"]):
-        return "output"
-    return "behaviour"
-
-
-def _problem(raw: Tensor, rows: Tensor) -> str:
-    """Why an estimate cannot be a transition matrix, as a predicate; empty if it can."""
-    if not _variation(raw, rows) < STOCHASTIC:
-        return "are not distributions"
-    if not _variation(rows, rows.mean(0, keepdim=True)) > DEPENDS:
-        return "hardly depend on the token"
-    return ""
-
-
-def _variation(first: Tensor, second: Tensor) -> float:
-    """Total variation, mean over rows."""
-    return total_variation(first, second).mean().item()
-
-
-def output_on_tokens(
-    model: LensTransformer, tokens: Int[Tensor, "batch pos"]
-) -> Float64[Tensor, "vocab vocab"]:
-    """Least squares of the output on the tokens that the last layer attends to.
-
-    The unembedding alone would not do: its token blocks share a constant vector. With several
-    heads, output = Σ_h (attended tokens of head h)·M_h; after m equal tokens every head attends to
-    that token, so that the matrix applied is Σ_h M_h. (A constant moved from one M_h to another
-    leaves the sum as it is.)
-    """
-    vocab_size = model.config.vocab_size
-    last = len(model.blocks) - 1
-    attended = []
-    outputs = []
-    for part in tokens.split(len(readable_sequences(tokens))):
-        by_offset = attention_of(model, part, log_at_last=[last]).log_at_last[last].exp()
-        one_hot = F.one_hot(part.cpu().flip(-1), vocab_size).double()
-        attended.append(torch.einsum("bho,bov->bhv", by_offset, one_hot).flatten(1))
-        outputs.append(predictions_of(model, part))
-    # "gelsd" also handles tokens that the model never attends to: their rows are then zero.
-    found = torch.linalg.lstsq(torch.cat(attended), torch.cat(outputs), driver="gelsd").solution
-    return found.view(-1, vocab_size, vocab_size).sum(0)
-
-
 def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tensor, "vocab vocab"]:
     """Token in, output out, through the last layer's OV circuits: W_E·W_V·W_O·W_U, summed.
 
@@ -464,25 +413,3 @@ def output_circuit(model: LensTransformer, known: HasTransition) -> Float64[Tens
         circuits = model.W_E @ attn.W_V @ attn.W_O @ model.W_U
     direct = circuits.sum(0).cpu().double()
     return direct + known.stationary - known.stationary @ direct
-
-
-def behaviour(
-    model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"]
-) -> Float64[Tensor, "vocab vocab"]:
-    """The model's predictions after m equal tokens, which are rows of π for any weights.
-
-    Args:
-        model: any hooked model.
-        task: the task that the sequences come from.
-        tokens: sequences whose last m tokens are replaced.
-
-    Returns:
-        The mean prediction for every token.
-    """
-    some = tokens[:MOST_ENDED]
-    rows = []
-    for token in range(task.vocab_size):
-        ended = some.clone()
-        ended[:, -task.n_components :] = token
-        rows.append(predictions_of(model, ended).mean(0))
-    return torch.stack(rows)

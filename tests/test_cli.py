@@ -44,6 +44,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
         ["reproduce", "--help"],
         ["bench", "--help"],
         ["app", "--help"],
+        ["import", "--help"],
     ],
 )
 def test_help_shows_an_example_without_importing_torch(arguments):

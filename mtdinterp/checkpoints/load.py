@@ -25,6 +25,7 @@ from mtdinterp.checkpoint_files import (
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.models import LensTransformer
+from mtdinterp.models.config import ModelConfig
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
 
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,80}")
@@ -97,9 +98,22 @@ def build(source: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Tas
     Returns:
         The model and the task.
     """
-    task = read_task(source, config)
-    with _named(source, config, "architecture"):
-        model = _build_model(config["model"])
+    return build_from(source / CONFIG, config)
+
+
+def build_from(path: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, Task]:
+    """`build`, for a configuration in a file of any name.
+
+    Args:
+        path: the file, for error messages.
+        config: its contents.
+
+    Returns:
+        The model and the task.
+    """
+    task = _read_task(path, config)
+    with named_errors(path, _written_with(config, "architecture")):
+        model = build_model(config["model"])
         check_pair(model, task)
     return model, task
 
@@ -114,27 +128,30 @@ def read_task(source: Path, config: Mapping[str, Any]) -> Task:
     Returns:
         The task.
     """
-    with _named(source, config, "task"):
+    return _read_task(source / CONFIG, config)
+
+
+def _read_task(path: Path, config: Mapping[str, Any]) -> Task:
+    with named_errors(path, _written_with(config, "task")):
         return _build_task(config["task"])
 
 
 @contextmanager
-def _named(source: Path, config: Mapping[str, Any], kind: str) -> Iterator[None]:
+def named_errors(path: Path | str, written_with: str = "") -> Iterator[None]:
     """Turn what is wrong with a configuration into a CheckpointError that names its file.
 
     Args:
-        source: the checkpoint's directory.
-        config: the contents of config.json.
-        kind: the kind of extension that is looked up, "task" or "architecture".
+        path: the file.
+        written_with: what to say about the plugin that provides an unknown kind.
     """
     try:
         yield
     except registry.UnknownName as error:
-        raise MissingKind(f"{source / CONFIG}: {error}{_written_with(config, kind)}") from error
+        raise MissingKind(f"{path}: {error}{written_with}") from error
     except KeyError as error:
-        raise CheckpointError(f"{source / CONFIG}: entry {error} is missing") from error
+        raise CheckpointError(f"{path}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{source / CONFIG}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _written_with(config: Mapping[str, Any], kind: str) -> str:
@@ -162,7 +179,10 @@ def _written_with(config: Mapping[str, Any], kind: str) -> str:
     return f". It was written with {package}; if you trust that package, install it"
 
 
-def _build_model(values: Mapping[str, Any]) -> LensTransformer:
+def build_model(values: ModelConfig | Mapping[str, Any]) -> LensTransformer:
+    """The untrained model of a configuration, or of what its `to_dict` writes."""
+    if isinstance(values, ModelConfig):
+        return registry.ARCHITECTURES[values.architecture].build(values)
     if not isinstance(values, dict):
         raise ValueError(f"expected model to be an object, got {values!r}")
     name = values["architecture"]

@@ -96,7 +96,9 @@ def _as_text(checkpoint: Any, findings: Any) -> str:
         verdict = judge(findings)
         sentences = "\n".join([*verdict.sentences, *verdict.misfits])
         missing = PROBES.keys() - findings.probes.keys() - findings.not_computed.keys()
-        left_out = [name for name in PROBES if name in missing and PROBES[name].needs == "model"]
+        left_out = [
+            name for name in PROBES if name in missing and PROBES[name].needs != "checkpoint"
+        ]
         without = f", without {', '.join(left_out)}" if left_out else ""
         parts.append(f"verdict by the probes alone{without}\n{sentences}")
     return "\n\n".join(parts)

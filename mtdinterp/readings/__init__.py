@@ -7,12 +7,21 @@ matrices.
 
 from mtdinterp.readings.attention import Attention, attention_of, mean_over_heads
 from mtdinterp.readings.mechanism import Reading, branch_of, gauge_fixed, read, token_scores
-from mtdinterp.readings.predictions import predictions_of, probe_sequences, readable_sequences
+from mtdinterp.readings.predictions import (
+    Predictions,
+    Predictor,
+    hooked_or_function,
+    predictions_of,
+    probe_sequences,
+    readable_sequences,
+)
 from mtdinterp.readings.regression import NO_SLOPE, Slope, centred, fit_slope, varying
 
 __all__ = [
     "NO_SLOPE",
     "Attention",
+    "Predictions",
+    "Predictor",
     "Reading",
     "Slope",
     "attention_of",
@@ -20,6 +29,7 @@ __all__ = [
     "centred",
     "fit_slope",
     "gauge_fixed",
+    "hooked_or_function",
     "mean_over_heads",
     "predictions_of",
     "probe_sequences",

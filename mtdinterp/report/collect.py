@@ -24,7 +24,7 @@ from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.plugins import Probe
 from mtdinterp.providers import failures_named
-from mtdinterp.readings import predictions_of
+from mtdinterp.readings import Predictions
 from mtdinterp.registry import PROBES
 from mtdinterp.report.findings import Findings
 from mtdinterp.report.scores import held_out_scores
@@ -231,7 +231,7 @@ def _run_function(
         return probe.function(source)
     if probe.needs == "predictions":
         settings["length"] = model.config.length
-    subject = model if probe.needs == "model" else lambda tokens: predictions_of(model, tokens)
+    subject = model if probe.needs == "model" else Predictions(model)
     accepted = inspect.signature(probe.function).parameters
     known = {**settings, "explanation": explanation}
     arguments = {name: value for name, value in known.items() if name in accepted}

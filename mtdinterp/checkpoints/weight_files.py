@@ -1,0 +1,154 @@
+"""Weights that another program saved: the tensors of a safetensors or `torch.save` file by name.
+
+A file is opened once and read whole, so that its contents cannot change between two checks. Only
+regular files of a bounded size are read, and nothing in them is executed.
+"""
+
+import io
+import pickle
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from mtdinterp.checkpoint_files import CheckpointError, read_file
+from mtdinterp.checks import ArrayLike
+
+ZIP_START = b"PK"
+"""First bytes of what `torch.save` has written since torch 1.6."""
+OLD_PICKLE_START = b"\x80"
+"""First byte of what it wrote before that."""
+MOST_REFERENCE = 256 * 10**6
+"""Bytes that a file of reference sequences may have."""
+UNREADABLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What torch and zipfile raise for a damaged or foreign file."""
+
+
+def read_weights(path: Path, most_bytes: int) -> Mapping[str, Any]:
+    """The contents of a weights file; the values are not checked.
+
+    Args:
+        path: a safetensors file, or what `torch.save(model.state_dict(), path)` writes.
+        most_bytes: larger files are refused.
+
+    Returns:
+        Values by name; those of a safetensors file are tensors.
+
+    Raises:
+        CheckpointError: if the file is not of either kind, or holds anything but plain values.
+    """
+    content = read_file(path, most_bytes)
+    if content.startswith(ZIP_START):
+        return _read_torch(path, content)
+    if content.startswith(OLD_PICKLE_START):
+        raise CheckpointError(
+            f"{path}: this is a pickle, not a file of torch.save since torch 1.6; save the state "
+            "dict again with torch.save or safetensors"
+        )
+    return _read_safetensors(path, content, "a file of torch.save")
+
+
+def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
+    """Reference sequences and outputs from a file with the arrays "tokens" and "outputs".
+
+    Args:
+        path: a safetensors file, or an archive that `numpy.savez` wrote.
+
+    Returns:
+        The tokens and the outputs; `import_checkpoint` checks them.
+    """
+    content = read_file(path, MOST_REFERENCE)
+    if content.startswith(ZIP_START):
+        arrays: Mapping[str, ArrayLike] = _read_npz(path, content)
+    else:
+        arrays = _read_safetensors(path, content, "an archive of numpy.savez")
+    for name in ("tokens", "outputs"):
+        if name not in arrays:
+            found = ", ".join(sorted(arrays)) or "none"
+            raise CheckpointError(
+                f'{path}: expected the arrays "tokens" and "outputs", got {found}'
+            )
+    return arrays["tokens"], arrays["outputs"]
+
+
+def _read_npz(path: Path, content: bytes) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MOST_REFERENCE:
+            raise CheckpointError(
+                f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, got "
+                f"{unpacked / 1e6:.3g} MB; a few sequences are enough"
+            )
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except CheckpointError:
+        raise
+    except UNREADABLE as error:
+        raise CheckpointError(f"{path}: damaged, or not written by numpy.savez") from error
+
+
+def _read_safetensors(path: Path, content: bytes, otherwise: str) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path}: expected a safetensors file or {otherwise} ({error})"
+        ) from error
+
+
+def _read_torch(path: Path, content: bytes) -> Mapping[str, Any]:
+    try:
+        _check_archive(path, content)
+        with warnings.catch_warnings():
+            # torch warns about foreign pickles, which are refused anyway.
+            warnings.simplefilter("ignore")
+            values = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: it holds more than tensors and plain values, which is not executed; save "
+            "model.state_dict() instead of the model"
+        ) from error
+    except UNREADABLE as error:
+        raise CheckpointError(f"{path}: damaged, or not written by torch.save") from error
+    if not isinstance(values, Mapping):
+        raise CheckpointError(
+            f"{path}: expected a state dict (tensors by name), got {type(values).__name__}"
+        )
+    return values
+
+
+def _check_archive(path: Path, content: bytes) -> None:
+    """Refuse an archive that would unpack to more than its own size, or whose checksums fail."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        compressed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
+        if compressed or sum(member.file_size for member in members) > len(content):
+            raise CheckpointError(
+                f"{path}: expected a file of torch.save, which does not compress; this one would "
+                "unpack to more than its size"
+            )
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile

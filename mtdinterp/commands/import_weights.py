@@ -1,0 +1,126 @@
+"""`mtdinterp import`: weights of another program as a checkpoint."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mtdinterp.checkpoint_files import CheckpointError, read_file
+from mtdinterp.commands.flags import add_json_flag, checkpoint_directory, not_empty
+from mtdinterp.commands.progress import stages
+
+MOST_JSON = 10**8
+"""Bytes that a configuration or a mapping may have."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command."""
+    parser.epilog = (
+        "The forward formula of both architectures, and every parameter's name and shape, are in\n"
+        "docs/models.md. Without --reference, a wrong transpose of a square matrix cannot be\n"
+        "noticed.\n\n"
+        "examples:\n"
+        "  mtdinterp import weights.pt --config config.json --out out/mine\n"
+        "  mtdinterp import weights.safetensors --config config.json --mapping mapping.json "
+        "\\\n      --reference reference.npz --out out/mine"
+    )
+    parser.add_argument(
+        "weights",
+        type=not_empty,
+        metavar="WEIGHTS",
+        help="a safetensors file, or a state dict that torch.save wrote",
+    )
+    parser.add_argument(
+        "--config",
+        type=not_empty,
+        required=True,
+        metavar="FILE",
+        help='JSON with the entries "model" and "task", as in the config.json of a checkpoint',
+    )
+    parser.add_argument(
+        "--mapping",
+        type=not_empty,
+        metavar="FILE",
+        help='JSON: for each parameter of the model, the name in WEIGHTS or [name, "transpose"] '
+        "(default: the same names)",
+    )
+    parser.add_argument(
+        "--reference",
+        type=not_empty,
+        metavar="FILE",
+        help='.safetensors or .npz with the arrays "tokens" [batch, pos] and "outputs" [batch, '
+        "pos, vocab] (or [batch, vocab], the last position) of the original program",
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a tensor in WEIGHTS that the model does not need; may be given several times",
+    )
+    parser.add_argument(
+        "--out",
+        type=checkpoint_directory,
+        required=True,
+        metavar="DIR",
+        help="write the checkpoint to this directory",
+    )
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import the weights, check them and write the checkpoint; returns the exit code."""
+    config = _read_object(options.config)
+    mapping = _read_object(options.mapping) if options.mapping else None
+    with stages(3 if options.reference else 2) as stage:
+        stage("importing")
+        from mtdinterp import import_checkpoint, save_checkpoint
+        from mtdinterp.checkpoints.load import build_from
+        from mtdinterp.checkpoints.weight_files import read_reference
+
+        _, task = build_from(Path(options.config), config)
+        reference = None
+        if options.reference:
+            stage("checking")
+            reference = read_reference(Path(options.reference).expanduser())
+        checkpoint = import_checkpoint(
+            options.weights, config["model"], task, mapping, reference, ignore=options.ignore
+        )
+        stage("saving")
+        path = save_checkpoint(
+            options.out, checkpoint.model, task, recipe=checkpoint.config["recipe"]
+        )
+    n_parameters = sum(parameter.numel() for parameter in checkpoint.model.parameters())
+    n_checked = None if reference is None else len(reference[0])
+    printed = {"checkpoint": str(path), "parameters": n_parameters, "checked_sequences": n_checked}
+    print(json.dumps(printed, indent=1) if options.json else _as_text(printed))
+    if n_checked is None:
+        print(
+            "mtdinterp import: not compared with the original program, so a wrong transpose of a "
+            "square matrix would not have been noticed; use --reference",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _as_text(printed: dict[str, Any]) -> str:
+    lines = [f"checkpoint: {printed['checkpoint']} ({printed['parameters']:,} parameters)"]
+    count = printed["checked_sequences"]
+    if count is not None:
+        lines.append(f"its outputs agree with the original program's on {count} sequences")
+    return "\n".join(lines)
+
+
+def _read_object(name: str) -> dict[str, Any]:
+    """A JSON object from a file."""
+    path = Path(name).expanduser()
+    content = read_file(path, MOST_JSON)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value

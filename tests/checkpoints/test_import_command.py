@@ -1,0 +1,86 @@
+"""`mtdinterp import`: the same from the command line, from files alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from mtdinterp import load_checkpoint
+from mtdinterp.cli import main
+
+NAME = "disentangled-m4-T64"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Weights with other names and orientations, and what describes them, as files."""
+    original = load_checkpoint(NAME)
+    foreign = {}
+    mapping = {}
+    for name, tensor in original.model.state_dict().items():
+        foreign[f"net.{name}"] = tensor.mT.contiguous()
+        mapping[name] = [f"net.{name}", "transpose"]
+    foreign["net.mask"] = torch.ones(2)
+    save_file(foreign, tmp_path / "weights.safetensors")
+    (tmp_path / "mapping.json").write_text(json.dumps(mapping))
+    described = {"model": original.config["model"], "task": original.config["task"]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    tokens = original.task.sample(3, 64, seed=0).tokens
+    with torch.no_grad():
+        outputs = original.model(tokens, last_only=True)
+    np.savez(tmp_path / "reference.npz", tokens=tokens, outputs=outputs)
+    return tmp_path
+
+
+def run(files, *further):
+    flags = ["--config", str(files / "config.json"), "--mapping", str(files / "mapping.json")]
+    target = ["--out", str(files / "out"), "--ignore", "net.mask"]
+    return main(["import", str(files / "weights.safetensors"), *flags, *target, *further])
+
+
+def test_a_checkpoint_is_written(files, capsys):
+    assert run(files, "--reference", str(files / "reference.npz")) == 0
+    assert "agree with the original program's on 3 sequences" in capsys.readouterr().out
+    found = load_checkpoint(files / "out")
+    expected = load_checkpoint(NAME)
+    assert found.task == expected.task
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(found.model.state_dict()[name], tensor)
+    assert found.config["recipe"] == {"name": "imported"}
+
+
+def test_without_a_reference_it_says_so(files, capsys):
+    assert run(files, "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["checked_sequences"] is None
+    assert "a wrong transpose of a square matrix would not have been noticed" in captured.err
+
+
+def test_a_wrong_transpose_is_refused_and_nothing_is_written(files, capsys):
+    mapping = json.loads((files / "mapping.json").read_text())
+    mapping["blocks.1.attn.W_A"] = "net.blocks.1.attn.W_A"
+    (files / "mapping.json").write_text(json.dumps(mapping))
+    assert run(files, "--reference", str(files / "reference.npz")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("mtdinterp import: blocks.1.attn.W_A: it was imported in the wrong")
+    assert not (files / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "not readable as JSON"),
+        ("[1]", "expected a JSON object, got list"),
+        ("{}", "entry 'model' is missing"),
+        ('{"model": {"architecture": "os.system"}}', "architecture: expected one of"),
+    ],
+)
+def test_a_configuration_that_does_not_fit(files, capsys, content, sentence):
+    path = files / "config.json"
+    path.write_text(content)
+    assert run(files) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"mtdinterp import: {path}: ")
+    assert sentence in error
