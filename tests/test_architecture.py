@@ -12,6 +12,7 @@ LAYERS = (
         "mtdinterp.checks",
         "mtdinterp.criteria",
         "mtdinterp.errors",
+        "mtdinterp.formatting",
         "mtdinterp.plugins",
         "mtdinterp.registry",
         "mtdinterp.style",

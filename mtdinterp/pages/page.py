@@ -162,6 +162,17 @@ def _paragraphs(lines: tuple[str, ...]) -> str:
 
 
 def _text(block: Text) -> str:
+    return _folded(block.folded, _unfolded_text(block))
+
+
+def _folded(summary: str, content: str) -> str:
+    """Content that is hidden until the reader clicks on the summary; shown if there is none."""
+    if not summary:
+        return content
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def _unfolded_text(block: Text) -> str:
     if block.kind == "code":
         code = escape("\n".join(block.lines))
         return f"<pre>{code}</pre>"
@@ -171,7 +182,7 @@ def _text(block: Text) -> str:
     paragraphs = _paragraphs(block.lines)
     if block.kind == "plain":
         return paragraphs
-    return f'<div class="{block.kind}">{paragraphs}</div>'
+    return f'<div class="{escape(block.kind, quote=True)}">{paragraphs}</div>'
 
 
 def _table(block: Table) -> str:
@@ -180,9 +191,7 @@ def _table(block: Table) -> str:
     rows = "".join(f"<tr>{_cells(row)}</tr>" for row in block.rows)
     wide = ' class="wide"' if len(block.header) > MANY_COLUMNS else ""
     table = f'<div class="scroll"><table{wide}><tr>{head}</tr>{rows}</table></div>'
-    if block.folded:
-        return f"<details><summary>{escape(block.folded)}</summary>{table}</details>"
-    return table
+    return _folded(block.folded, table)
 
 
 def _cells(row: tuple[Cell, ...]) -> str:

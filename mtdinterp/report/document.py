@@ -10,7 +10,7 @@ from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, T
 from mtdinterp.registry import PROBES
 from mtdinterp.report.definitions import DEFINITIONS
 from mtdinterp.report.findings import Findings
-from mtdinterp.report.judge import Verdict
+from mtdinterp.report.judge import MOST_MISFITS, Verdict
 from mtdinterp.results import origin_of
 
 CLAIM_COLUMNS = (
@@ -56,9 +56,20 @@ def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
         f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
         f"T = {config.length}"
     )
-    blocks: list[Block] = [Text((about,), "soft"), Text(verdict.sentences, "answer")]
+    counts = "The table of claims says from how many sequences each number comes, and their seed."
+    blocks: list[Block] = [Text((about, counts), "soft"), Text(verdict.sentences, "answer")]
+    if entry.left_out:
+        missing = (
+            f"This is a quick report. It leaves out {', '.join(entry.left_out)}; run mtdinterp "
+            "report without --quick for them."
+        )
+        blocks.append(Text((missing,)))
     if verdict.misfits:
-        blocks.append(Text(("What does not fit:", *verdict.misfits), "misfit"))
+        first = verdict.misfits[:MOST_MISFITS]
+        rest = verdict.misfits[MOST_MISFITS:]
+        blocks.append(Text(("What does not fit:", *first), "misfit"))
+        if rest:
+            blocks.append(Text(rest, "misfit", folded=f"What else does not fit ({len(rest)})"))
     return tuple(blocks)
 
 

@@ -21,10 +21,7 @@ def model():
 def test_the_head_that_holds_the_matrix_is_named(model):
     found = recover_transition(model, TASK, n_sequences=256)
     assert found.carrier == 2
-    assert (
-        "Head 2 of layer 1 carries most of the signal, averaged by head 2 of layer 2"
-        in found.summary()
-    )
+    assert "head 2 of layer 1 averaged by head 2 of layer 2 follows Γ best" in found.summary()
     assert found.total_variation["attention"] < 1e-4
     idle, carrying = found.heads
     assert carrying.path.gain.value == pytest.approx(1, abs=1e-3)
