@@ -8,7 +8,7 @@ pointer; without scripts, everything is still visible.
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -71,6 +71,16 @@ def fragment(document: Document) -> str:
     return f'<div class="mtd-page">{style}<h1>{escape(document.title)}</h1>{body}</div>'
 
 
+def panel(blocks: Sequence[Block]) -> str:
+    """Blocks as one HTML element without a title, script or style, for a page with `page.css`."""
+    return f'<div class="mtd-page">{_blocks(blocks, 3, interactive=False)}</div>'
+
+
+def style_sheet() -> str:
+    """The style of pages, fragments and panels, as CSS."""
+    return _file("page.css")
+
+
 def _policy(script: str) -> str:
     """A content security policy that allows our own script and nothing else.
 
@@ -95,14 +105,20 @@ def _anchor(section: Section, index: int) -> str:
 def _section(section: Section, anchor: str = "") -> str:
     """A section; consecutive charts are put in a row. Sections of a notebook have no anchor."""
     identity = f' id="{anchor}"' if anchor else ""
-    parts = [f"<h{section.level}{identity}>{escape(section.title)}</h{section.level}>"]
+    heading = f"<h{section.level}{identity}>{escape(section.title)}</h{section.level}>"
+    return heading + _blocks(section.blocks, section.level + 1, interactive=bool(anchor))
+
+
+def _blocks(blocks: Sequence[Block], level: int, interactive: bool) -> str:
+    """Blocks in their order; `level` is the level of headings among them."""
+    parts = []
     charts: list[str] = []
-    for block in section.blocks:
+    for block in blocks:
         if isinstance(block, Chart):
             charts.append(_chart(block))
             continue
         parts.append(_row(charts))
-        parts.append(_block(block, section.level + 1, interactive=bool(anchor)))
+        parts.append(_block(block, level, interactive))
         charts = []
     parts.append(_row(charts))
     return "".join(parts)
@@ -120,6 +136,11 @@ def _block(block: Block, level: int, interactive: bool) -> str:
         return _columns(block, level)
     if isinstance(block, Maps):
         return heat_maps(block, level, interactive)
+    if type(block) not in BLOCKS:
+        raise ValueError(
+            "blocks: expected blocks of mtdinterp.pages.blocks, such as Text or Table, got "
+            f"{type(block).__name__}"
+        )
     return BLOCKS[type(block)](block)
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.claims import Claim
 from mtdinterp.interventions.interchange import Interchange, interchange_blocks
 from mtdinterp.interventions.transplants import Transplant, transplant_blocks
 from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, Table, Text
@@ -39,7 +40,7 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
         title = entry.name if several else "The answer"
-        sections.append(Section(title, _answer(entry, verdict)))
+        sections.append(Section(title, answer_blocks(entry, verdict)))
         level = 3 if several else 2
         for heading, blocks in _evidence(entry, verdict).items():
             if blocks:
@@ -50,7 +51,8 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     return Document(f"What did {names} learn?", tuple(sections))
 
 
-def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
+def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
+    """What the model is, the sentences of the verdict, and what does not fit."""
     config = entry.model.config
     about = (
         f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
@@ -75,7 +77,7 @@ def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
 
 def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
     """The sections of one model, by heading."""
-    sections: dict[str, list[Block]] = {"Claims": [claims_table(verdict)]}
+    sections: dict[str, list[Block]] = {"Claims": [claims_table(verdict.claims)]}
     if entry.scores is not None:
         sections["KL to the truth"] = entry.scores.blocks()
     for name, result in entry.probes.items():
@@ -97,16 +99,21 @@ def section_title(probe: str) -> str:
 
 
 def result_blocks(result: object) -> list[Block]:
-    """A result's own blocks, or its summary if it has none."""
-    make = getattr(result, "blocks", None)
-    blocks = list(make()) if callable(make) else []
+    """A result's own blocks, or its summary if it has none, and the sequences it comes from."""
+    blocks = own_blocks(result)
+    summary = getattr(result, "summary", None)
+    if not blocks and callable(summary):
+        blocks.append(Text((summary(),), "code"))
     origin = origin_of(result)
     if blocks and origin:
         blocks.append(Text((f"Measured on {origin}.",), "soft"))
-    if blocks:
-        return blocks
-    summary = getattr(result, "summary", None)
-    return [Text((summary(),), "code")] if callable(summary) else []
+    return blocks
+
+
+def own_blocks(result: object) -> list[Block]:
+    """The blocks that a result makes; a plugin's result need not have any."""
+    make = getattr(result, "blocks", None)
+    return list(make()) if callable(make) else []
 
 
 def _intervention_blocks(entry: Findings) -> list[Block]:
@@ -122,10 +129,10 @@ def _intervention_blocks(entry: Findings) -> list[Block]:
     return blocks
 
 
-def claims_table(verdict: Verdict) -> Table:
+def claims_table(claims: Sequence[Claim]) -> Table:
     """Every claim with its status, number, threshold, control, n and seed."""
     rows = []
-    for claim in verdict.claims:
+    for claim in claims:
         seed = "given" if claim.seed is None else str(claim.seed)
         rows.append(
             (
