@@ -39,7 +39,9 @@ from mtdinterp.pages.heatmaps import data_url, heat_maps
 
 LONG_CELL = 28
 """Table cells with more characters than this may be broken into lines."""
-MANY_COLUMNS = 6
+SENTENCE_CELL = 60
+"""Table cells with more characters than this are sentences, which need a wider column."""
+MANY_COLUMNS = 5
 """Tables with more columns than this are set in a smaller font."""
 
 
@@ -136,11 +138,6 @@ def _block(block: Block, level: int, interactive: bool) -> str:
         return _columns(block, level)
     if isinstance(block, Maps):
         return heat_maps(block, level, interactive)
-    if type(block) not in BLOCKS:
-        raise ValueError(
-            "blocks: expected blocks of mtdinterp.pages.blocks, such as Text or Table, got "
-            f"{type(block).__name__}"
-        )
     return BLOCKS[type(block)](block)
 
 
@@ -224,7 +221,9 @@ def _cell(cell: Cell) -> str:
         return _state(cell)
     if cell in ("yes", "no"):
         return f'<td><span class="{cell}">{cell}</span></td>'
-    length = "long" if len(cell) > LONG_CELL else "short"
+    length = "short"
+    if len(cell) > LONG_CELL:
+        length = "long sentence" if len(cell) > SENTENCE_CELL else "long"
     return f'<td class="{length}">{escape(cell)}</td>'
 
 

@@ -14,6 +14,8 @@ from mtdinterp.report.findings import Findings
 from mtdinterp.report.judge import MOST_MISFITS, Verdict
 from mtdinterp.results import origin_of
 
+LARGEST_RATIO = 10
+"""Larger ratios are not drawn: next to them, all others would look the same."""
 CLAIM_COLUMNS = (
     "status",
     "claim, and what was measured",
@@ -113,7 +115,14 @@ def result_blocks(result: object) -> list[Block]:
 def own_blocks(result: object) -> list[Block]:
     """The blocks that a result makes; a plugin's result need not have any."""
     make = getattr(result, "blocks", None)
-    return list(make()) if callable(make) else []
+    blocks = list(make()) if callable(make) else []
+    for block in blocks:
+        if not isinstance(block, Block):
+            raise ValueError(
+                f"{type(result).__name__}.blocks: expected blocks of mtdinterp.pages.blocks, such "
+                f"as Text or Table, got {type(block).__name__}"
+            )
+    return blocks
 
 
 def _intervention_blocks(entry: Findings) -> list[Block]:
@@ -152,7 +161,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
     bars = []
     for entry, verdict in zip(findings, verdicts, strict=True):
         rows.append(_comparison_row(entry, verdict))
-        if entry.scores is not None and math.isfinite(entry.scores.kl_ratio.value):
+        if entry.scores is not None and entry.scores.kl_ratio.value <= LARGEST_RATIO:
             ratio = entry.scores.kl_ratio
             bars.append(Bar("model", entry.name, ratio.value, ratio.stderr))
     header = (
@@ -176,7 +185,10 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
         blocks.append(Text((caution,), "soft"))
     blocks.append(Table(header, tuple(rows)))
     if bars:
-        blocks.append(Bars(title, tuple(bars), "ratio; 1 is one-step mirror descent"))
+        unit = "ratio; 1 is one-step mirror descent"
+        if len(bars) < len(rows):
+            unit += f"; ratios above {LARGEST_RATIO} are only in the table"
+        blocks.append(Bars(title, tuple(bars), unit))
     return Section("Side by side", tuple(blocks))
 
 
