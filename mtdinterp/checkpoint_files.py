@@ -177,5 +177,6 @@ def find_checkpoint(path: str | os.PathLike) -> Path:
     close = difflib.get_close_matches(name, zoo_names(), n=1)
     hint = f"; did you mean the zoo's {close[0]}?" if close else ""
     raise CheckpointError(
-        f"{source}: no such checkpoint directory, and no model of that name in the zoo{hint}"
+        f"{source}: no such checkpoint directory, and no model of that name in the zoo{hint} "
+        "(mtdinterp zoo lists its models)"
     )

@@ -3,6 +3,7 @@
 from enum import Enum
 
 from mtdinterp.criteria import AS_UNIFORM, EXPLAINED, NAMED, RESEMBLES
+from mtdinterp.formatting import share_text
 
 UNIFORM = "uniform"
 """The name of the estimator that infers nothing."""
@@ -12,7 +13,7 @@ class Naming(Enum):
     """How an estimator may be named as a model's algorithm."""
 
     LIKE = "predicts like"
-    NEAR = "is nearest to"
+    NEAR = "is near"
     NONE = "is not explained by"
 
 
@@ -51,14 +52,23 @@ def naming_sentence(
     Returns:
         The sentence.
     """
-    beyond = f"{max(0.0, beyond_uniform):.1%} of what its predictions have beyond uniform weights"
-    if estimator == UNIFORM:
-        beyond = f"{max(0.0, explained):.1%} of how its predictions differ from their mean"
+    is_uniform = estimator == UNIFORM
+    beyond = f"{share_text(beyond_uniform)} of what its predictions have beyond uniform weights"
+    if is_uniform:
+        beyond = f"{share_text(explained)} of how its predictions differ from their mean"
+    needed = f"{AS_UNIFORM if is_uniform else NAMED:.0%}"
     if naming is Naming.LIKE:
-        return f"The model predicts like {label}, which explains {beyond}."
+        return f"The model predicts like {label}, which explains {beyond} (needed: {needed})."
     if naming is Naming.NEAR:
         return (
-            f"Of all estimators, the model is nearest to {label}, but not close: it explains "
-            f"{beyond}, and naming it requires {NAMED:.0%}."
+            f"The model is near {label}, but not close: it explains {beyond}, and naming it "
+            f"requires {needed}."
         )
-    return f"No estimator explains the model: the nearest, {label}, explains {beyond}."
+    least = f"{AS_UNIFORM if is_uniform else RESEMBLES:.0%}"
+    if explained < EXPLAINED and not is_uniform:
+        beyond += f", and {share_text(explained)} of how they differ from their mean"
+        least += f" and {EXPLAINED:.0%}"
+    return (
+        f"No estimator explains the model: the nearest, {label}, explains {beyond} (needed: "
+        f"{least})."
+    )

@@ -19,6 +19,7 @@ from mtdinterp.construction.base import LayerRole
 from mtdinterp.criteria import FALLS_R2, FAR, NEAR, NEARER
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
+from mtdinterp.formatting import r2_text, with_error
 from mtdinterp.metrics import total_variation
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.models.lens import LensTransformer
@@ -125,10 +126,11 @@ class AttentionComparison(Result):
             return "\n".join([*lines, f"  {self.no_construction}"])
         near = [head.name for head in self.layers if head.near]
         far = [head.name for head in self.layers if head.distance > FAR]
-        closest = ", ".join(near) if near else "none"
-        lines.append(f"  Near the reference construction (below {NEAR:g}): {closest}.")
+        closest = "; ".join(near) if near else "none"
+        rule = f"below {NEAR:g}, and below {NEARER:.0%} of uniform's"
+        lines.append(f"  Near the reference construction ({rule}): {closest}.")
         if far:
-            lines.append(f"  Far from it (above {FAR:g}): {', '.join(far)}.")
+            lines.append(f"  Far from it (above {FAR:g}): {'; '.join(far)}.")
         return "\n".join(lines)
 
     def claims(self) -> tuple[Claim, ...]:
@@ -150,13 +152,14 @@ class AttentionComparison(Result):
             reason = f"the fit of {', '.join(self.at_bound)} ended at the bound of its range"
         if reason:
             status = Status.UNDECIDABLE
-        which = f" (head {best.head})" if best.n_heads > 1 else ""
+        several = best.n_heads > 1
+        which = f" (head {best.head})" if several else ""
+        subject = f"The nearest head of layer {number}: its" if several else f"Layer {number}'s"
         number_text = "—" if self.no_construction else f"{best.distance:.3f}{which}"
         return Claim(
-            claim=f"Layer {number} attends like the reference construction",
+            claim=f"{subject} attention is within {NEAR:g} of the reference construction's",
             status=status,
-            evidence="Total variation between the two"
-            + (", nearest head" if best.n_heads > 1 else ""),
+            evidence="Total variation between the two",
             number=number_text,
             threshold=f"< {NEAR:g} and < {NEARER:.0%} of uniform attention's",
             control="—" if self.no_construction else f"uniform {best.uniform_distance:.3f}",
@@ -233,8 +236,9 @@ def _fall_text(slope: Slope) -> str:
     sure = slope.r2 >= FALLS_R2 and slope.value < -2 * slope.stderr
     verdict = "it falls, as a second step requires" if sure else "no sign of a second step"
     return (
-        f"log-attention on w¹·γ: slope {slope.value:.2f} ± {slope.stderr:.2f}, R² {slope.r2:.2f}: "
-        f"{verdict}"
+        f"log-attention on w¹·γ: slope {with_error(slope.value, slope.stderr)}, R² "
+        f"{r2_text(slope.r2)}: {verdict} (needed: R² ≥ {FALLS_R2:g}, and a slope below minus two "
+        "standard errors)"
     )
 
 

@@ -8,6 +8,7 @@ two.
 
 import copy
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from mtdinterp.criteria import DECODED
 from mtdinterp.errors import CannotCompute
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
+from mtdinterp.formatting import r2_text
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Table, Text
 from mtdinterp.plugins import register_probe
@@ -35,6 +37,8 @@ QUANTITIES = {
     "posterior_mean": "exact posterior mean",
     "true_weights": "λ that made the sequence",
 }
+HEAD = re.compile(r"L\d+\.H\d+(?=\.)")
+"""The start of a place's name that says which layer and head wrote it."""
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 """Ridge penalties to choose from, in units of a feature's variance times the number of
 sequences."""
@@ -99,14 +103,54 @@ class LatentDecoding(Result):
             place, found = self.best(name)
             limit = self.limit(name)
             possible = f", at most {limit:.3f} possible" if limit < 1 else ""
-            weak = "" if self.is_decoded(name) else ", weak"
+            weak = "" if self.is_decoded(name) else f", weak: below {DECODED * limit:.2f}"
             lines.append(
                 f"  {meaning:<28} {found.r2:.3f} from {place} (shuffled {found.shuffled_r2:.3f}, "
                 f"untrained {found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}"
                 f"{possible}{weak})"
             )
         lines.append(f"  weak: selectivity below {DECODED:.0%} of what is possible")
+        lines += [f"  {text}" for text in self._head_lines()]
         return "\n".join(lines)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Every head with places of its own, such as L1.H2; empty with one head per layer."""
+        found = (HEAD.match(place) for place in self.widths)
+        return tuple(dict.fromkeys(match.group() for match in found if match))
+
+    def best_of_head(self, quantity: str, head: str) -> tuple[str, Decoding]:
+        """The place that a head writes, or its attention, from which a quantity is read best."""
+        places = self.table[quantity]
+        own = [place for place in places if place.startswith(f"{head}.")]
+        top = max(own, key=lambda place: (round(places[place].r2, 3), -self.widths[place]))
+        return top, places[top]
+
+    def _head_lines(self) -> list[str]:
+        """What every head shows by itself; empty with one head per layer."""
+        if not self.heads:
+            return []
+        lines = ["R² (selectivity) from each head's own blocks and attention:"]
+        for head in self.heads:
+            parts = []
+            for name in self.table:
+                _, found = self.best_of_head(name, head)
+                number = f"{r2_text(found.r2)} ({r2_text(found.selectivity)})"
+                parts.append(f"{QUANTITIES[name]} {number}")
+            lines.append(f"  {head}: {', '.join(parts)}")
+        return lines
+
+    def _head_table(self) -> Table:
+        """R² of every quantity from every head's own blocks and attention."""
+        rows = []
+        for head in self.heads:
+            cells = []
+            for name in self.table:
+                place, found = self.best_of_head(name, head)
+                cells.append(f"{r2_text(found.r2)} ({place.removeprefix(f'{head}.')})")
+            rows.append((head, *cells))
+        header = ("head: R² (best place)", *(QUANTITIES[name] for name in self.table))
+        return Table(header, tuple(rows))
 
     def blocks(self) -> list[Block]:
         rows = []
@@ -134,7 +178,10 @@ class LatentDecoding(Result):
         notes += [
             f"Not computed: {QUANTITIES[name]} ({why})." for name, why in self.left_out.items()
         ]
-        return [Table((*header, "selectivity"), tuple(rows)), Text(tuple(notes), "soft")]
+        blocks: list[Block] = [Table((*header, "selectivity"), tuple(rows))]
+        if self.heads:
+            blocks.append(self._head_table())
+        return [*blocks, Text(tuple(notes), "soft")]
 
 
 @register_probe(

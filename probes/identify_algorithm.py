@@ -22,6 +22,7 @@ from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators.base import Constants, Fit, fit_constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
+from mtdinterp.formatting import share_text
 from mtdinterp.metrics import (
     bootstrap_interval,
     divergences,
@@ -44,6 +45,17 @@ from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
 from mtdinterp.tasks import MTDTask, Task, require_transition
 
+APART_RULE = (
+    f"two are told apart if one is farther by a factor of {CLOSE:g} and by two standard errors, "
+    f"or by a factor of {TELLABLE:g}; each constant after the first counts as a factor of {PRICE:g}"
+)
+"""When two estimators are told apart, as the pages state it."""
+NAMING_RULE = (
+    "The simplest estimator is named, not the nearest: of those that are not told from the "
+    "nearest, the ones with the fewest constants are kept, shifted sequences rule out what is "
+    "farther there, and the one with the fewest steps is named."
+)
+"""How the estimator that is named is chosen, as the pages state it."""
 Divergences = dict[str, Float64[Tensor, " batch"]]
 """KL(model ‖ estimator) of every sequence, by estimator."""
 
@@ -161,24 +173,24 @@ class AlgorithmIdentification(Result):
         if self.tie_sentence():
             lines.append(self.tie_sentence())
         if self.naming is not Naming.NONE:
+            lines += [NAMING_RULE, f"{APART_RULE.capitalize()}."]
             lines += [f"  {text}" for text in self._shift_lines()]
         return "\n".join(lines)
 
     def _shift_lines(self) -> Iterable[str]:
         yield (
-            "On shifted sequences with the same constants, the simplest estimator that cannot be "
-            "distinguished from the nearest:"
+            "On shifted sequences with the same constants: the simplest estimator that is not told "
+            "from the nearest there (KL), then the nearest if it is another one"
         )
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
-            own = found.get(self.best)
             label = "the same" if name == self.best else ESTIMATORS[name].label
-            compared = (
-                ""
-                if name == self.best or own is None
-                else f"; the estimator named above: {own:.2e}"
-            )
-            yield f"  {condition}: {label} ({found[name]:.2e}{compared})"
+            nearest = self.nearest_shifted(condition)
+            compared = ""
+            if nearest != name:
+                closest = ESTIMATORS[nearest].label
+                compared = f"; nearest, but not told from it: {closest} ({found[nearest]:.2e})"
+            yield f"  {condition}: {label} ({found[name]:.2e}){compared}"
         for note in self._shift_notes():
             yield f"  {note}"
 
@@ -190,33 +202,41 @@ class AlgorithmIdentification(Result):
                 notes.append(f"{condition}: {ESTIMATORS[name].label} not computed: {why}")
         return notes
 
+    def nearest_shifted(self, condition: str) -> str:
+        """The estimator with the smallest divergence under a condition."""
+        found = self.shifted[condition]
+        return min(found, key=found.__getitem__)
+
     def claims(self) -> tuple[Claim, ...]:
         is_uniform = self.best == UNIFORM
         explained = self.explained if is_uniform else self.beyond_uniform
         needed = AS_UNIFORM if is_uniform else NAMED
-        rest = "how its predictions vary" if is_uniform else "what it does beyond uniform weights"
+        rest = (
+            "how predictions vary" if is_uniform else "what predictions have beyond uniform weights"
+        )
         infers = ESTIMATORS[self.best].in_context
         low, high = self.intervals[self.best]
         uniform = self.divergences.get(UNIFORM, float("nan"))
         return (
             Claim(
-                claim="A known estimator explains the model's predictions",
+                claim=f"An estimator explains {needed:.0%} of {rest}",
                 status=decide(self.naming is Naming.LIKE),
-                evidence=f"KL(model ‖ {self.label}), and the share of {rest} it explains",
-                number=f"{self.divergences[self.best]:.1e} [{low:.1e}, {high:.1e}] "
-                f"({max(0.0, explained):.1%})",
-                threshold=f"≥ {needed:.0%} explained",
+                evidence=f"Share that {self.label} explains, and KL(model ‖ estimator)",
+                number=f"{share_text(explained)} (KL {self.divergences[self.best]:.1e} "
+                f"[{low:.1e}, {high:.1e}])",
+                threshold=f"≥ {needed:.0%}",
                 control=f"uniform weights {uniform:.1e}",
                 n_sequences=self.n_held,
                 seed=self.seed,
             ),
             Claim(
-                claim="The model infers weights in context",
+                claim=f"Weights that depend on the sequence explain {RESEMBLES:.0%} of what "
+                "predictions have beyond uniform weights",
                 status=decide(infers and self.beyond_uniform >= RESEMBLES),
-                evidence="Share of what it does beyond uniform weights that the estimator explains",
-                number=f"{max(0.0, self.beyond_uniform):.1%}, by {self.label}",
-                threshold=f"≥ {RESEMBLES:.0%}, by weights that depend on the sequence",
-                control="uniform weights 0 %",
+                evidence="Share that the named estimator explains",
+                number=f"{share_text(self.beyond_uniform)}, by {self.label}",
+                threshold=f"≥ {RESEMBLES:.0%}, by an estimator that reads the sequence",
+                control="uniform weights 0%",
                 n_sequences=self.n_held,
                 seed=self.seed,
             ),
@@ -227,12 +247,11 @@ class AlgorithmIdentification(Result):
         named = self.naming is not Naming.NONE
         labels = [ESTIMATORS[name].label for name in self.candidates]
         return Claim(
-            claim="Predictions alone single out one estimator",
+            claim="Predictions alone tell one estimator from all others that were compared",
             status=decide(self.decided) if named else Status.UNDECIDABLE,
-            evidence="Estimators that are not told from the nearest",
+            evidence="Estimators that are not told apart",
             number=f"{len(labels)}: {', '.join(labels)}",
-            threshold=f"one: all others are farther by a factor {CLOSE:g} and 2 standard errors, "
-            f"or by a factor {TELLABLE:g}",
+            threshold=f"1; {APART_RULE}",
             control=f"{len(self.divergences)} estimators compared",
             n_sequences=self.n_held,
             seed=self.seed,
@@ -257,29 +276,32 @@ class AlgorithmIdentification(Result):
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
             own = f"{found[self.best]:.2e}" if self.best in found else "—"
-            shifted.append((condition, ESTIMATORS[name].label, f"{found[name]:.2e}", own))
+            nearest = self.nearest_shifted(condition)
+            closest = f"{ESTIMATORS[nearest].label} ({found[nearest]:.2e})"
+            row = (condition, ESTIMATORS[name].label, f"{found[name]:.2e}", closest, own)
+            shifted.append(row)
         header = (
             "estimator",
             "KL(model ‖ estimator)",
             "95 % interval",
             "constants fitted to the model",
         )
-        rule = (
-            "Among estimators that cannot be distinguished, the one with the fewest constants is "
-            f"named. Each constant after the first must reduce the KL by a factor of {PRICE:g}."
+        shifts = (
+            "On sequences that are atypical of the prior, with the same constants: the simplest "
+            "estimator that is not told from the nearest there, and the nearest."
         )
-        shifts = "On sequences that are atypical of the prior, with the same constants:"
         shift_header = (
             "sequences",
-            "estimator named for them",
+            "simplest not told from the nearest",
             "its KL",
+            "nearest (its KL)",
             "KL of the estimator named above",
         )
         sentences = tuple(text for text in (self.sentence(), self.tie_sentence()) if text)
         blocks: list[Block] = [
             Text(sentences),
             Table(header, tuple(rows)),
-            Text((rule, shifts), "soft"),
+            Text((NAMING_RULE, f"{APART_RULE.capitalize()}.", shifts), "soft"),
             Table(shift_header, tuple(shifted)),
         ]
         notes = self._shift_notes()

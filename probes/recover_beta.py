@@ -20,12 +20,13 @@ from mtdinterp.algorithms.precision import Combination, precision_of
 from mtdinterp.algorithms.two_step import TwoStep, TwoStepConstants
 from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
-from mtdinterp.criteria import CLEAR_R2, EXPLAINED, NEAR_OPTIMUM, NOTHING_MOVES
+from mtdinterp.criteria import CLEAR_R2, EXPLAINED, IDENTIFIED_TO, NEAR_OPTIMUM, NOTHING_MOVES
 from mtdinterp.errors import CannotCompute, NotApplicable, NothingToTune
 from mtdinterp.estimators import Constants, tune_learning_rate
 from mtdinterp.estimators.mirror_descent import first_order_beta
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
+from mtdinterp.formatting import r2_text, with_error
 from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
@@ -74,7 +75,7 @@ class TwoStepFit:
             share = max(0.0, self.explained)
             return (
                 "No constants of the two-step construction explain the predictions "
-                f"(at best {share:.0%})."
+                f"(at best {share:.0%}; needed: {EXPLAINED:.0%})."
             )
         sizes = []
         for name, value in self.constants._asdict().items():
@@ -84,7 +85,8 @@ class TwoStepFit:
             f"Two-step construction nearest to the predictions ({self.explained:.1%} explained): "
             f"{', '.join(sizes)}.",
             f"  {self.n_identified} of {len(self.combinations)} combinations of the constants "
-            "(each in units of its natural size) are identified:",
+            "(each in units of its natural size) are identified, which means a standard error "
+            f"below {IDENTIFIED_TO:g}:",
         ]
         for combination in self.combinations:
             terms = [
@@ -161,7 +163,7 @@ class BetaRecovery(Result):
             "attention": (self.attention, self.attention_stderr),
             "output": (self.output, self.output_stderr),
         }
-        return _with_error(*levels[level])
+        return with_error(*levels[level])
 
     def unclear_sentence(self) -> str:
         """A warning about levels with a low R²; empty if there are none."""
@@ -177,12 +179,15 @@ class BetaRecovery(Result):
         if len(self.heads) == 1:
             return ""
         found = [
-            f"head {number} {_with_error(slope.value, slope.stderr)} (R² {slope.r2:.2f})"
+            f"head {number} {with_error(slope.value, slope.stderr)} (R² {r2_text(slope.r2)})"
             for number, slope in enumerate(self.heads, start=1)
         ]
         listed = f"β by attention in the last layer: {', '.join(found)}."
         if not self.attention_r2 >= CLEAR_R2:
-            return f"{listed} No head follows Γ clearly; head {self.carrier} is shown."
+            return (
+                f"{listed} No head follows Γ with an R² of {CLEAR_R2:g}; head {self.carrier}, the "
+                "best, is shown."
+            )
         return (
             f"{listed} Head {self.carrier} follows Γ best, so the attention level is read from "
             "that head."
@@ -202,8 +207,10 @@ class BetaRecovery(Result):
             )
         bound = ", at the bound of its range" if self.output_at_bound else ""
         lines += [
-            f"  attention   {self.level_text('attention')} (R² {self.attention_r2:.3f})",
-            f"  output      {self.level_text('output')} (R² {self.output_r2:.3f}{bound})",
+            f"  attention   {self.level_text('attention')} (R² {r2_text(self.attention_r2, 3)}"
+            f"{self._head_note('attention')})",
+            f"  output      {self.level_text('output')} (R² {r2_text(self.output_r2, 3)}{bound}"
+            f"{self._head_note('output')})",
         ]
         if self.no_optimum:
             lines.append(f"  optimum     none: {self.no_optimum}")
@@ -235,11 +242,11 @@ class BetaRecovery(Result):
         number = "—"
         if math.isfinite(value):
             away = _standard_errors_away(distance, stderr)
-            number = f"{_with_error(value, stderr)} (R² {r2:.2f}{away})"
+            number = f"{with_error(value, stderr)} (R² {r2_text(r2)}{away})"
         return Claim(
             claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
             status=status,
-            evidence=LEVEL_EVIDENCE[level],
+            evidence=LEVEL_EVIDENCE[level] + self._head_note(level),
             number=number,
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
             control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
@@ -247,6 +254,12 @@ class BetaRecovery(Result):
             seed=self.seed,
             reason=reason,
         )
+
+    def _head_note(self, level: str) -> str:
+        """Which heads a level is read from, to follow its description; empty with one head."""
+        if len(self.heads) == 1:
+            return ""
+        return f", head {self.carrier}" if level == "attention" else ", all heads together"
 
     def _undecidable_reason(self, level: str, value: float) -> str:
         """Why β at a level cannot be compared with the optimum; empty if it can."""
@@ -262,11 +275,10 @@ class BetaRecovery(Result):
 
     def blocks(self) -> list[Block]:
         bound = ", at the bound" if self.output_at_bound else ""
-        output_note = f"R² {self.output_r2:.3f}{bound}"
+        attention_note = f"R² {r2_text(self.attention_r2, 3)}{self._head_note('attention')}"
+        output_note = f"R² {r2_text(self.output_r2, 3)}{bound}{self._head_note('output')}"
         readings = [
-            Reading(
-                "attention", self.attention, self.attention_stderr, f"R² {self.attention_r2:.3f}"
-            ),
+            Reading("attention", self.attention, self.attention_stderr, attention_note),
             Reading("output", self.output, self.output_stderr, output_note),
         ]
         if math.isfinite(self.weights):
@@ -280,11 +292,22 @@ class BetaRecovery(Result):
         title = "β at each level (± standard error, bars 95%)"
         shown = tuple(reading for reading in readings if math.isfinite(reading.value))
         blocks: list[Block] = [Intervals(title, shown, known, "β")] if shown else []
+        if len(self.heads) > 1:
+            blocks.append(self._head_table())
         sentences = [self.head_sentence(), self.unclear_sentence(), self.no_optimum]
         blocks.append(Text(tuple(text for text in sentences if text), "soft"))
         if self.two_step is not None:
             blocks += self._two_step_blocks(self.two_step)
         return blocks
+
+    def _head_table(self) -> Table:
+        """β by attention of every head of the last layer."""
+        rows = []
+        for number, slope in enumerate(self.heads, start=1):
+            shown = "yes" if number == self.carrier else "no"
+            beta = with_error(slope.value, slope.stderr)
+            rows.append((f"head {number}", beta, r2_text(slope.r2), shown))
+        return Table(("last layer", "β by attention", "R²", "shown above"), tuple(rows))
 
     def _two_step_blocks(self, fit: TwoStepFit) -> list[Block]:
         symbols = {constant.name: constant.symbol for constant in TwoStep.constants}
@@ -296,15 +319,10 @@ class BetaRecovery(Result):
         text = (
             f"With these constants, the construction explains {fit.explained:.1%} of what the "
             f"predictions have beyond uniform weights; {fit.n_identified} of "
-            f"{len(fit.combinations)} combinations of the constants are identified."
+            f"{len(fit.combinations)} combinations of the constants are identified (standard error "
+            f"below {IDENTIFIED_TO:.0%} of the constants' natural size)."
         )
         return [Table(header, tuple(rows)), Text((text,), "soft")]
-
-
-def _with_error(value: float, stderr: float) -> str:
-    """A value with its standard error, if that is known."""
-    error = f" ± {stderr:.2f}" if math.isfinite(stderr) else ""
-    return f"{value:.2f}{error}"
 
 
 @register_probe(

@@ -18,12 +18,15 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import (
+    AGREE,
     ALIKE,
     CLEAR_R2,
+    LEAST_GAIN,
     LEAST_TOKEN_GAIN,
     RECOVERED,
     ROW_KL_FLOORS,
 )
+from mtdinterp.formatting import fixed, r2_text
 from mtdinterp.metrics import row_kl, to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Matrices, Matrix, Table, Text
@@ -139,9 +142,17 @@ class TransitionRecovery(Result):
     def trust_sentence(self) -> str:
         """Which estimate to use, and why."""
         if self.trusted is None:
+            sentence = (
+                f"No reading is used as the model's transition matrix, because predictions after m "
+                f"equal tokens {self.untrusted}."
+            )
+            if not self.recovered("behaviour"):
+                return sentence
+            own = mean_variation(self.truth, self.truth.mean(0, keepdim=True))
             return (
-                f"Predictions after m equal tokens {self.untrusted}: the predictions show no "
-                "transition matrix."
+                f"{sentence} They are close to π all the same (total variation "
+                f"{self.total_variation['behaviour']:.3f}), because the rows of π themselves "
+                f"differ from their mean by only {own:.3f}."
             )
         reading = ESTIMATES[self.trusted]
         numbers = (
@@ -149,10 +160,14 @@ class TransitionRecovery(Result):
             f"row KL {self.row_kl[self.trusted]:.4f}"
         )
         if self.trusted == "output":
-            return f"Use: {reading} ({numbers}); behaviour agrees with it."
+            return (
+                f"Use: {reading} ({numbers}); predictions after m equal tokens are within "
+                f"{AGREE:g} of it."
+            )
         return (
-            f"Use: {reading} ({numbers}). The tokens that the last layer attends to do not give "
-            "the same matrix, so the output is not a linear map of them alone."
+            f"Use: {reading} ({numbers}). The reading from the tokens that the last layer attends "
+            f"to is not within {AGREE:g} of it, or is not a matrix of distributions, so the output "
+            "is not a linear map of those tokens alone."
         )
 
     def head_sentence(self) -> str:
@@ -162,13 +177,13 @@ class TransitionRecovery(Result):
         path = self.heads[self.carrier - 1].path
         if path.branch == "undecided":
             return (
-                f"No head of layer 1 follows the likelihood clearly (best R² {path.gain.r2:.2f}); "
-                f"layer 1 is read from head {path.first}."
+                f"No head of layer 1 follows Γ with an R² of {CLEAR_R2:g} (best: "
+                f"{r2_text(path.gain.r2)}); layer 1 is read from head {path.first}."
             )
         return (
-            f"Head {path.first} of layer 1 carries most of the signal, averaged by head "
-            f"{path.second} of layer 2 (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}). Layer "
-            "1 is read from that head."
+            f"Of all pairs of heads, head {path.first} of layer 1 averaged by head {path.second} "
+            f"of layer 2 follows Γ best (gain {path.gain.value:.3g}, R² {path.gain.r2:.2f}), so "
+            f"layer 1 is read from head {path.first}."
         )
 
     def summary(self) -> str:
@@ -196,7 +211,8 @@ class TransitionRecovery(Result):
             lines.append(self.mixed)
         elif self.branch == "undecided":
             lines.append(
-                "Layer 1 does not weigh lags by likelihood here, so its scores say nothing about π."
+                f"The branch is undecided because R² is below {CLEAR_R2:g}, so layer 1's scores "
+                "say nothing about π."
             )
         lines.append(self.trust_sentence())
         return "\n".join(lines)
@@ -204,28 +220,35 @@ class TransitionRecovery(Result):
     def claims(self) -> tuple[Claim, ...]:
         return (
             self._branch_claim(),
-            self._matrix_claim("attention", "Layer 1's scores are close to π"),
-            self._matrix_claim(
-                "output", "The map from attended tokens to the output is close to π"
-            ),
-            self._matrix_claim(
-                "behaviour", "Predictions after m equal tokens are close to rows of π"
-            ),
+            self._matrix_claim("attention", "Layer 1's scores are"),
+            self._matrix_claim("output", "The map from attended tokens to the output is"),
+            self._matrix_claim("behaviour", "Predictions after m equal tokens are"),
+        )
+
+    def _head_note(self, name: str) -> str:
+        """Which heads a number comes from, to follow its description; empty with one head."""
+        if len(self.heads) == 1:
+            return ""
+        if name == "gain":
+            path = self.heads[self.carrier - 1].path
+            return f", head {path.first} of layer 1 through head {path.second} of layer 2"
+        return {"attention": f", head {self.carrier}", "output": ", all heads together"}.get(
+            name, ""
         )
 
     def _branch_claim(self) -> Claim:
         return Claim(
-            claim="Layer 1 weighs lags by their likelihood, directly or mirrored",
+            claim="What layers 1 and 2 average follows Γ, directly or mirrored",
             status=decide(self.branch != "undecided"),
-            evidence="Gain: slope of what layers 1 and 2 average on Γ",
-            number=f"{self.gain:.3f} (R² {self.gain_r2:.2f})",
-            threshold=f"R² ≥ {CLEAR_R2:g}",
+            evidence=f"Gain: slope of that average on Γ{self._head_note('gain')}",
+            number=f"{fixed(self.gain, 3)} (R² {r2_text(self.gain_r2)})",
+            threshold=f"R² ≥ {CLEAR_R2:g}, counting a gain below {LEAST_GAIN:g} as none",
             control="R² 0 if there is no relation",
             n_sequences=self.n_read,
             seed=self.seed,
         )
 
-    def _matrix_claim(self, name: str, claim: str) -> Claim:
+    def _matrix_claim(self, name: str, subject: str) -> Claim:
         limit = RECOVERED * self.control_variation
         counts = {"attention": self.n_read, "behaviour": min(self.n_sequences, MOST_ENDED)}
         status = decide(self.recovered(name))
@@ -237,9 +260,9 @@ class TransitionRecovery(Result):
             status = Status.UNDECIDABLE
             reason = "layer 1's branch is undecided, so the sign of its scores is unknown"
         return Claim(
-            claim=claim,
+            claim=f"{subject} less than {RECOVERED:.0%} as far from π as the token marginal",
             status=status,
-            evidence="Total variation to π, mean over rows",
+            evidence=f"Total variation to π, mean over rows{self._head_note(name)}",
             number=f"{self.total_variation[name]:.3f} (row KL {self.row_kl[name]:.4f})",
             threshold=f"< {limit:.3f}, {RECOVERED:.0%} of the control",
             control=f"token marginal {self.control_variation:.3f}",

@@ -13,6 +13,7 @@ LAYERS = (
         "mtdinterp.checks",
         "mtdinterp.criteria",
         "mtdinterp.errors",
+        "mtdinterp.formatting",
         "mtdinterp.matrix_files",
         "mtdinterp.plugins",
         "mtdinterp.providers",

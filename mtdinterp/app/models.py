@@ -6,6 +6,7 @@ path.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from mtdinterp.app.cache import Recent
@@ -19,7 +20,6 @@ from mtdinterp.checkpoint_files import (
 )
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.checkpoints.load import read_task
-from mtdinterp.checks import check_option
 from mtdinterp.estimators.base import Constants, fit_constants
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models import LensTransformer
@@ -30,6 +30,8 @@ EXPLAINED_ON = 256
 """Sequences that constants are fitted on: fewer than in a report, so that a model opens fast."""
 BARS = ("exact_bayes", "one_step")
 """Estimators that the charts show as bars; the table of estimators has every registered one."""
+LONGEST_NAME = 80
+"""Characters of an unknown name that an error repeats."""
 FIRST = "disentangled-m4-T64"
 """The model that a first-time visitor sees."""
 
@@ -156,8 +158,15 @@ class Registry:
         self.entries[name] = _entry(name, path)
 
     def entry(self, name: str) -> Entry:
-        """The entry of that name; an unknown name is an error that lists the known ones."""
-        return self.entries[check_option("model", name, self.entries)]
+        """The entry of that name; an unknown name is an error with the nearest known one."""
+        if name not in self.entries:
+            close = get_close_matches(str(name), self.entries, n=1)
+            nearest = f"the nearest name is {close[0]!r}, and " if close else ""
+            raise ValueError(
+                f"There is no model {str(name)[:LONGEST_NAME]!r} here; {nearest}the Model panel "
+                "and mtdinterp zoo list the models."
+            )
+        return self.entries[name]
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The loaded checkpoint of that name."""

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 
 from mtdinterp.app.errors import NotFound
+from mtdinterp.pages.page import style_sheet
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -22,6 +23,7 @@ STATIC = {
 }
 """All files that are ever served, read once: a request names one of them or gets a 404."""
 ONE_DAY = 86400
+NOT_CACHED = {"cache-control": "no-cache"}
 
 
 def add_static_routes(app: FastAPI) -> None:
@@ -37,6 +39,10 @@ def add_static_routes(app: FastAPI) -> None:
     def static(name: str) -> Response:
         return _file(name)
 
+    @app.get("/page.css")
+    def page_css() -> Response:
+        return Response(style_sheet(), media_type=MEDIA_TYPES[".css"], headers=NOT_CACHED)
+
     @app.get("/plotly.js")
     def plotly_js() -> Response:
         return Response(plotly_script, media_type=MEDIA_TYPES[".js"], headers=plotly_headers)
@@ -46,4 +52,4 @@ def _file(name: str) -> Response:
     if name not in STATIC:
         raise NotFound("There is no such file.")
     media_type = MEDIA_TYPES[Path(name).suffix]
-    return Response(STATIC[name], media_type=media_type, headers={"cache-control": "no-cache"})
+    return Response(STATIC[name], media_type=media_type, headers=NOT_CACHED)

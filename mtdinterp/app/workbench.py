@@ -181,7 +181,7 @@ class Workbench:
         name = request.get("name", option_of(known_probes()))
         model = parse_model(request.get("model", anything))
         checkpoint = private_copy(self.registry.checkpoint(model.name))
-        return lambda: {"summary": self.probes.summary(name, checkpoint)}
+        return lambda: self.probes.answer(name, checkpoint)
 
     def start_sweep(self, given: Any) -> dict[str, Any]:
         """Start a patch sweep; the answer has its number."""

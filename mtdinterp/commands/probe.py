@@ -94,7 +94,7 @@ def _as_text(checkpoint: Any, findings: Any) -> str:
         parts.append(f"{name}: {PROBES[name].label}\nNot computed: {why}")
     if "identify_algorithm" in findings.probes:
         verdict = judge(findings)
-        sentences = "\n".join([*verdict.sentences, *verdict.misfits])
+        sentences = "\n".join([*verdict.sentences, *verdict.short_misfits()])
         missing = PROBES.keys() - findings.probes.keys() - findings.not_computed.keys()
         left_out = [
             name for name in PROBES if name in missing and PROBES[name].needs != "checkpoint"

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  mtdinterp report disentangled-m4-T64 -o out/report.html\n"
         "  mtdinterp report disentangled-m4-T64 disentangled-m4-T64-mirrored -o out/compared.html\n"
-        "  mtdinterp report disentangled-m4-T64 --format md -o out/report.md"
+        "  mtdinterp report disentangled-m4-T64 --format md -o out/report.md\n"
+        "  mtdinterp report out/m4 --quick"
     )
     parser.add_argument(
         "checkpoints",
@@ -44,6 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("html", "md"),
         help="one self-contained page, or Markdown with a folder of figures named after FILE",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out the slow interventions (interchanges, patch sweep, circuit) and use 256 "
+        "sequences unless --sequences says otherwise",
+    )
+    parser.add_argument(
+        "--sequences",
+        type=at_least(32),
+        metavar="N",
+        help="sequences for scores, explanation and probes, at least 32 (default: depends on the "
+        "measurement; the report shows n with every number)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"
@@ -91,7 +105,8 @@ def run(options: argparse.Namespace) -> int:
         from mtdinterp.report import collect, judge, write_report
 
         checkpoints = [load_checkpoint(name) for name in options.checkpoints]
-        findings = [collect(entry, seed=options.seed, stage=stage) for entry in checkpoints]
+        settings = {"n_sequences": options.sequences, "quick": options.quick, "seed": options.seed}
+        findings = [collect(entry, stage=stage, **settings) for entry in checkpoints]
         stage("writing")
         page, numbers = write_report(findings, out, _command(options, out))
     for name, entry in zip(options.checkpoints, findings, strict=True):
@@ -103,4 +118,9 @@ def run(options: argparse.Namespace) -> int:
 def _command(options: argparse.Namespace, out: Path) -> str:
     """The command that makes this report again."""
     words = ["mtdinterp", "report", *options.checkpoints, *plugin_words(options)]
-    return shlex.join([*words, "-o", str(out), "--seed", str(options.seed)])
+    words += ["-o", str(out), "--seed", str(options.seed)]
+    if options.quick:
+        words.append("--quick")
+    if options.sequences is not None:
+        words += ["--sequences", str(options.sequences)]
+    return shlex.join(words)

@@ -76,7 +76,8 @@ class Circuit(Result):
         if self.algorithm is not None and math.isfinite(self.algorithm_kl):
             control += f"; {self.algorithm}: KL {self.algorithm_kl:.1e}"
         claim = Claim(
-            claim=f"Few edges keep {self.wanted:.0%} of what all edges add beyond their means",
+            claim=f"At most {FEW_EDGES:.0%} of the edges keep {self.wanted:.0%} of what all edges "
+            "add beyond their means",
             status=Status.UNDECIDABLE if reason else decide(few),
             evidence="Edges in the smallest circuit found, and its KL to the model",
             number=f"{len(self.edges)} of {self.n_edges} edges, KL {self.kl:.1e}",

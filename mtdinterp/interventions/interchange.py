@@ -26,7 +26,8 @@ from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.base import Constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
-from mtdinterp.interventions.reporting import number, unknown_constants
+from mtdinterp.formatting import r2_text, with_error
+from mtdinterp.interventions.reporting import unknown_constants
 from mtdinterp.interventions.sites import Site, candidate_sites
 from mtdinterp.interventions.subspaces import Learned, SubspaceLearner, reading_layer
 from mtdinterp.interventions.swaps import Swaps
@@ -88,11 +89,11 @@ class Interchange(Result):
         """The best site with its controls, then the other sites and what limits the result."""
         lines = [
             f"{self.variable}: swapping {self.site} moves the prediction as the algorithm does, "
-            f"with R² {self.r2:.3f} ± {self.r2_stderr:.3f} (random site {self.control_r2:.2f}, "
-            f"another source {self.mismatched_r2:.2f}, mean {self.mean_r2:.2f}), "
+            f"with R² {_r2_text(self)} (random site {r2_text(self.control_r2)}, another source "
+            f"{r2_text(self.mismatched_r2)}, mean {r2_text(self.mean_r2)}), "
             f"KL {self.kl:.2e}, {self.n_sequences} pairs."
         ]
-        others = [f"{name} {r2:.2f}" for name, r2 in self.sites.items() if name != self.site]
+        others = [f"{name} {r2_text(r2)}" for name, r2 in self.sites.items() if name != self.site]
         if others:
             lines.append(f"  Other sites: {', '.join(others)}.")
         if self.explanation.no_implementation:
@@ -124,14 +125,15 @@ class Interchange(Result):
             beats_controls = self.r2 - best_control >= BEYOND_CONTROLS
             status = decide(self.r2 >= USED_R2 and beats_controls)
         claim = Claim(
-            claim=f"The model uses {self.site} as {self.symbol}",
+            claim=f"Swapping {self.site} moves the predictions as swapping {self.symbol} does in "
+            "the algorithm",
             status=status,
-            evidence="interchange R²",
-            number=f"{number(self.r2, 3)} ± {number(self.r2_stderr, 3)}",
+            evidence="R² of the interchange",
+            number=_r2_text(self),
             threshold=f"R² ≥ {USED_R2:g}, and {BEYOND_CONTROLS:g} above every control",
             control=(
-                f"random site {number(self.control_r2)}, another source "
-                f"{number(self.mismatched_r2)}, the site's mean {number(self.mean_r2)}"
+                f"random site {r2_text(self.control_r2)}, another source "
+                f"{r2_text(self.mismatched_r2)}, the site's mean {r2_text(self.mean_r2)}"
             ),
             n_sequences=self.n_sequences,
             seed=self.seed,
@@ -144,6 +146,13 @@ class Interchange(Result):
         return interchange_blocks([self])
 
 
+def _r2_text(found: Interchange) -> str:
+    """The R² with its standard error, which means nothing for an R² below -1."""
+    if found.r2 < -1:
+        return r2_text(found.r2)
+    return with_error(found.r2, found.r2_stderr, 3)
+
+
 def interchange_blocks(results: Sequence[Interchange]) -> list[Block]:
     """One table of several interchanges, with a note for each reason why they decide nothing."""
     if not results:
@@ -153,10 +162,10 @@ def interchange_blocks(results: Sequence[Interchange]) -> list[Block]:
         row = (
             found.variable.replace("_", " "),
             found.site,
-            f"{number(found.r2, 3)} ± {number(found.r2_stderr, 3)}",
-            number(found.control_r2, 3),
-            number(found.mismatched_r2, 3),
-            number(found.mean_r2, 3),
+            _r2_text(found),
+            r2_text(found.control_r2, 3),
+            r2_text(found.mismatched_r2, 3),
+            r2_text(found.mean_r2, 3),
             str(found.n_sequences),
         )
         rows.append(row)

@@ -16,6 +16,7 @@ from mtdinterp.checks import ArrayLike, as_distribution, check_number
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NOTHING_MOVES, USED_R2
 from mtdinterp.errors import NotApplicable
+from mtdinterp.formatting import share_text
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.patching import patch
 from mtdinterp.metrics import clip_to_distribution, kl_divergence, r_squared, total_variation
@@ -111,28 +112,37 @@ class DoseResponse(Result):
     move."""
     weights: tuple[float, ...] | None
     """The weights that are written; None if every sequence has its own."""
+    n_heads: int = 1
+    """Heads of the last layer; all of them get the weights."""
 
     def summary(self) -> str:
         """One line per dose, then how much of the movement the formula explains."""
         lines = ["Steering the in-context weights:"]
         for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True):
             lines.append(f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}")
-        share = max(0.0, self.explained)
         lines.append(
-            f"At the largest dose the formula explains {share:.1%} of the movement "
-            f"({self.n_sequences} sequences)."
+            f"At the largest dose the formula explains {share_text(self.explained)} of the "
+            f"movement ({self.n_sequences} sequences{self._head_note()})."
         )
         return "\n".join(lines)
+
+    def _head_note(self) -> str:
+        """What is averaged over heads, to follow a number; empty with one head."""
+        if self.n_heads == 1:
+            return ""
+        return f"; the weights are written into all {self.n_heads} heads"
 
     def claims(self) -> tuple[Claim, ...]:
         """Whether the last layer's attention is the weights that the model mixes with."""
         known = math.isfinite(self.explained)
         claim = Claim(
-            claim="The last layer's attention over the lags is the model's mixture weights",
+            claim="Weights written into the last layer's attention move the predictions as the "
+            "formula says",
             status=decide(self.explained >= USED_R2) if known else Status.UNDECIDABLE,
-            evidence="steering, share of the movement that the formula explains",
-            number=f"{self.explained:.1%}" if known else "—",
-            threshold=f"at least {USED_R2:.0%}",
+            evidence="Steering to one lag: share of the movement that Σ_g w_g·rows[g] explains"
+            + self._head_note(),
+            number=share_text(self.explained),
+            threshold=f"≥ {USED_R2:.0%}",
             control="no movement 0%",
             n_sequences=self.n_sequences,
             seed=self.seed,
@@ -145,8 +155,8 @@ class DoseResponse(Result):
         sentence = "By the formula, these weights should not move the prediction."
         if math.isfinite(self.explained):
             sentence = (
-                f"The formula explains {max(0.0, self.explained):.1%} of how the prediction moves "
-                f"({self.n_sequences} sequences)."
+                f"The formula explains {share_text(self.explained)} of how the prediction moves "
+                f"({self.n_sequences} sequences{self._head_note()})."
             )
         target = "the given weights"
         if self.weights is not None:
@@ -224,6 +234,7 @@ def dose_response(
             output - start, formula - formula_start, least=NOTHING_MOVES * len(sequence)
         ),
         weights=tuple(given.tolist()) if given.ndim == 1 else None,
+        n_heads=model.layers[-1].attn.n_heads,
         n_sequences=len(sequence),
         seed=None,
     )

@@ -52,6 +52,8 @@ class Transplant(Result):
     """KL to the truth of uniform weights on the same sequences, as a control."""
     role: LayerRole | None = None
     """What the attention does in the reference construction; None if it is another model's."""
+    n_heads: int = 1
+    """Heads of the layer; all of them get the attention."""
     explanation: Explanation | None = field(default=None, repr=False)
     """What the reference construction was made from; None if the attention is another model's."""
 
@@ -63,7 +65,7 @@ class Transplant(Result):
     def summary(self) -> str:
         """Both KLs, and whether their difference is more than chance."""
         if not abs(self.difference) > 2 * self.difference_stderr:
-            verdict = "within chance"
+            verdict = "within two standard errors"
         elif self.difference < 0:
             verdict = "an improvement"
         else:
@@ -93,11 +95,13 @@ class Transplant(Result):
         if math.isfinite(self.difference_stderr):
             allowed = max(allowed, 2 * self.difference_stderr)
         claim = Claim(
-            claim=f"Layer {self.layer + 1} works with the reference construction's attention",
+            claim=f"With the reference construction's attention in layer {self.layer + 1}, the KL "
+            f"rises by at most {SPARED:.0%} or two standard errors",
             status=Status.UNDECIDABLE if reason else decide(self.difference <= allowed),
-            evidence="KL to the truth after the transplant",
+            evidence="KL to the truth after the transplant"
+            + (f" into all {self.n_heads} heads" if self.n_heads > 1 else ""),
             number=f"{self.kl_after:.5f} ({self.difference:+.5f} ± {self.difference_stderr:.5f})",
-            threshold=f"rises by at most {SPARED:.0%} or two standard errors",
+            threshold=f"rises by at most {allowed:.5f}",
             control=f"its own attention {self.kl_before:.5f}, uniform weights "
             f"{self.kl_uniform:.5f}",
             n_sequences=self.n_sequences,
@@ -203,6 +207,7 @@ def transplant_attention(
         difference_stderr=mean_stderr(after - before),
         kl_uniform=uniform.mean().item(),
         role=role,
+        n_heads=model.layers[target].attn.n_heads,
         explanation=explanation,
         n_sequences=len(tokens),
         seed=None,

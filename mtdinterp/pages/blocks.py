@@ -22,6 +22,8 @@ class Text:
     lines: tuple[str, ...]
     kind: str = "plain"
     """"plain", "soft" (an aside), "answer", "misfit" (what contradicts it), "list" or "code"."""
+    folded: str = ""
+    """If not empty, the text is hidden until the reader clicks on this summary."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,11 @@ def _columns(block: Columns) -> str:
 
 
 def _text(block: Text) -> str:
+    text = _unfolded_text(block)
+    return f"{escape(block.folded)}:\n\n{text}" if block.folded else text
+
+
+def _unfolded_text(block: Text) -> str:
     if block.kind == "code":
         return _code(block.lines)
     if block.kind == "list":

@@ -8,7 +8,7 @@ pointer; without scripts, everything is still visible.
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -39,7 +39,9 @@ from mtdinterp.pages.heatmaps import data_url, heat_maps
 
 LONG_CELL = 28
 """Table cells with more characters than this may be broken into lines."""
-MANY_COLUMNS = 6
+SENTENCE_CELL = 60
+"""Table cells with more characters than this are sentences, which need a wider column."""
+MANY_COLUMNS = 5
 """Tables with more columns than this are set in a smaller font."""
 
 
@@ -71,6 +73,16 @@ def fragment(document: Document) -> str:
     return f'<div class="mtd-page">{style}<h1>{escape(document.title)}</h1>{body}</div>'
 
 
+def panel(blocks: Sequence[Block]) -> str:
+    """Blocks as one HTML element without a title, script or style, for a page with `page.css`."""
+    return f'<div class="mtd-page">{_blocks(blocks, 3, interactive=False)}</div>'
+
+
+def style_sheet() -> str:
+    """The style of pages, fragments and panels, as CSS."""
+    return _file("page.css")
+
+
 def _policy(script: str) -> str:
     """A content security policy that allows our own script and nothing else.
 
@@ -95,14 +107,20 @@ def _anchor(section: Section, index: int) -> str:
 def _section(section: Section, anchor: str = "") -> str:
     """A section; consecutive charts are put in a row. Sections of a notebook have no anchor."""
     identity = f' id="{anchor}"' if anchor else ""
-    parts = [f"<h{section.level}{identity}>{escape(section.title)}</h{section.level}>"]
+    heading = f"<h{section.level}{identity}>{escape(section.title)}</h{section.level}>"
+    return heading + _blocks(section.blocks, section.level + 1, interactive=bool(anchor))
+
+
+def _blocks(blocks: Sequence[Block], level: int, interactive: bool) -> str:
+    """Blocks in their order; `level` is the level of headings among them."""
+    parts = []
     charts: list[str] = []
-    for block in section.blocks:
+    for block in blocks:
         if isinstance(block, Chart):
             charts.append(_chart(block))
             continue
         parts.append(_row(charts))
-        parts.append(_block(block, section.level + 1, interactive=bool(anchor)))
+        parts.append(_block(block, level, interactive))
         charts = []
     parts.append(_row(charts))
     return "".join(parts)
@@ -162,6 +180,17 @@ def _paragraphs(lines: tuple[str, ...]) -> str:
 
 
 def _text(block: Text) -> str:
+    return _folded(block.folded, _unfolded_text(block))
+
+
+def _folded(summary: str, content: str) -> str:
+    """Content that is hidden until the reader clicks on the summary; shown if there is none."""
+    if not summary:
+        return content
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def _unfolded_text(block: Text) -> str:
     if block.kind == "code":
         code = escape("\n".join(block.lines))
         return f"<pre>{code}</pre>"
@@ -171,7 +200,7 @@ def _text(block: Text) -> str:
     paragraphs = _paragraphs(block.lines)
     if block.kind == "plain":
         return paragraphs
-    return f'<div class="{block.kind}">{paragraphs}</div>'
+    return f'<div class="{escape(block.kind, quote=True)}">{paragraphs}</div>'
 
 
 def _table(block: Table) -> str:
@@ -180,9 +209,7 @@ def _table(block: Table) -> str:
     rows = "".join(f"<tr>{_cells(row)}</tr>" for row in block.rows)
     wide = ' class="wide"' if len(block.header) > MANY_COLUMNS else ""
     table = f'<div class="scroll"><table{wide}><tr>{head}</tr>{rows}</table></div>'
-    if block.folded:
-        return f"<details><summary>{escape(block.folded)}</summary>{table}</details>"
-    return table
+    return _folded(block.folded, table)
 
 
 def _cells(row: tuple[Cell, ...]) -> str:
@@ -194,7 +221,9 @@ def _cell(cell: Cell) -> str:
         return _state(cell)
     if cell in ("yes", "no"):
         return f'<td><span class="{cell}">{cell}</span></td>'
-    length = "long" if len(cell) > LONG_CELL else "short"
+    length = "short"
+    if len(cell) > LONG_CELL:
+        length = "long sentence" if len(cell) > SENTENCE_CELL else "long"
     return f'<td class="{length}">{escape(cell)}</td>'
 
 

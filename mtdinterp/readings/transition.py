@@ -71,10 +71,18 @@ def trusted_estimate(estimates: Mapping[str, Tensor], rows: Mapping[str, Tensor]
 
 def problem_of(raw: Tensor, rows: Tensor) -> str:
     """Why an estimate cannot be a transition matrix, as a predicate; empty if it can."""
-    if not mean_variation(raw, rows) < STOCHASTIC:
-        return "are not distributions"
-    if not mean_variation(rows, rows.mean(0, keepdim=True)) > DEPENDS:
-        return "hardly depend on the token"
+    clipped = mean_variation(raw, rows)
+    if not clipped < STOCHASTIC:
+        return (
+            f"are not distributions (clipping moves them by a total variation of {clipped:.3f}; "
+            f"allowed: below {STOCHASTIC:g})"
+        )
+    spread = mean_variation(rows, rows.mean(0, keepdim=True))
+    if not spread > DEPENDS:
+        return (
+            f"hardly depend on the token (total variation from their mean {spread:.3f}; needed: "
+            f"above {DEPENDS:g})"
+        )
     return ""
 
 

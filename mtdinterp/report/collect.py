@@ -2,24 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
-
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.errors import CannotCompute
 from mtdinterp.explanation import Explanation, explain
-from mtdinterp.interventions import (
-    dose_response,
-    interchange,
-    minimal_circuit,
-    patch_sweep,
-    transplant_attention,
-)
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.plugins import Probe
@@ -27,19 +15,15 @@ from mtdinterp.providers import failures_named
 from mtdinterp.readings import Predictions
 from mtdinterp.registry import PROBES
 from mtdinterp.report.findings import Findings
+from mtdinterp.report.intervening import QUICK_LEAVES_OUT, run_interventions
 from mtdinterp.report.scores import held_out_scores
 from mtdinterp.results import check_result
 from mtdinterp.tasks import Task
 
-PAIR_SEEDS = (12, 13)
-"""Of the sequences that interventions take from and write to."""
 LONG = 128
 """Longer sequences get fewer of them, to bound the time of a report."""
-SWEPT = 8
-"""Pairs of sequences in the patch sweep, which takes a run per layer, position and block."""
-CIRCUIT_FAITHFULNESS = 0.95
-CIRCUIT_LAYERS = 3
-"""Deeper models have too many edges to search for a circuit in the time of a report."""
+QUICK_SEQUENCES = 256
+"""Sequences of a quick report, unless another number is given."""
 
 Stage = Callable[[str], None]
 """Told what comes next."""
@@ -54,6 +38,8 @@ def collect(
     source: Checkpoint | LensTransformer,
     task: Task | None = None,
     *,
+    n_sequences: int | None = None,
+    quick: bool = False,
     seed: int = 0,
     stage: Stage = _silent,
 ) -> Findings:
@@ -65,6 +51,9 @@ def collect(
     Args:
         source: a checkpoint, or a model together with its task.
         task: the model's task; the checkpoint's own if None.
+        n_sequences: how many to draw for scores, explanation and probes. By default as many as
+            each of them draws, or `QUICK_SEQUENCES`. Interventions draw their own.
+        quick: whether to leave out `QUICK_LEAVES_OUT`.
         seed: seed for drawing all sequences.
         stage: called with the name of each stage before it starts.
 
@@ -72,15 +61,19 @@ def collect(
         The findings.
     """
     model, known_task, details = _opened(source, task)
-    length = model.config.length
+    n_scored = 1024 if model.config.length <= LONG else 256
+    if quick and n_sequences is None:
+        n_sequences = QUICK_SEQUENCES
+    settings = _settings(n_sequences, seed)
     stage("scores")
-    scores = held_out_scores(model, known_task, 1024 if length <= LONG else 256)
+    scores = held_out_scores(model, known_task, n_sequences or n_scored)
     stage("explanation")
-    explanation = explain(model, known_task, seed=seed)
+    explanation = explain(model, known_task, **settings)
     probes, not_computed = run_probes(
-        source, model, known_task, explanation, stage=stage, seed=seed
+        source, model, known_task, explanation, stage=stage, **settings
     )
-    interventions, missing = run_interventions(model, known_task, explanation, seed, stage)
+    stage("interventions")
+    interventions, missing = run_interventions(model, known_task, explanation, seed, quick)
     return Findings(
         model=model,
         task=known_task,
@@ -90,6 +83,7 @@ def collect(
         probes=probes,
         interventions=interventions,
         not_computed=not_computed | missing,
+        left_out=QUICK_LEAVES_OUT if quick else (),
         weights_hash=tensors_digest(model.state_dict()),
         **details,
     )
@@ -117,9 +111,7 @@ def collect_probes(
     """
     stage("explanation")
     model = checkpoint.model
-    settings: dict[str, Any] = {"seed": seed}
-    if n_sequences is not None:
-        settings["n_sequences"] = n_sequences
+    settings = _settings(n_sequences, seed)
     explanation = explain(model, checkpoint.task, **settings)
     probes, missing = run_probes(
         checkpoint, model, checkpoint.task, explanation, names, stage, **settings
@@ -133,6 +125,13 @@ def collect_probes(
         probes=probes,
         not_computed=missing,
     )
+
+
+def _settings(n_sequences: int | None, seed: int) -> dict[str, Any]:
+    """Arguments of probes; without a number of sequences, each draws as many as it likes."""
+    if n_sequences is None:
+        return {"seed": seed}
+    return {"seed": seed, "n_sequences": n_sequences}
 
 
 def _opened(
@@ -236,80 +235,3 @@ def _run_function(
     known = {**settings, "explanation": explanation}
     arguments = {name: value for name, value in known.items() if name in accepted}
     return probe.function(subject, task, **arguments)
-
-
-def run_interventions(
-    model: LensTransformer,
-    task: Task,
-    explanation: Explanation,
-    seed: int,
-    stage: Stage = _silent,
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Interchanges, steering, transplants, the patch sweep and the circuit.
-
-    Args:
-        model: the model to intervene on.
-        task: the model's task.
-        explanation: the model's.
-        seed: seed for drawing the sequences.
-        stage: called with the name of each stage before it starts.
-
-    Returns:
-        Results by name, and why the others could not be computed.
-    """
-    stage("interventions")
-    length = model.config.length
-    count = 128 if length <= 64 else 32
-    base = task.sample(count, length, seed=[PAIR_SEEDS[0], seed]).tokens
-    source = task.sample(count, length, seed=[PAIR_SEEDS[1], seed]).tokens
-    runs: dict[str, Callable[[], Any]] = {}
-    for variable in explanation.algorithm.variables:
-        runs[f"interchange {variable.name}"] = _interchange(
-            model, task, base, source, variable.name, explanation, seed
-        )
-    vertex = torch.eye(task.n_components, dtype=torch.float64)[0]
-    runs["steering"] = lambda: dose_response(model, task, base, vertex)
-    fresh = task.sample(count, length, seed=[PAIR_SEEDS[1], seed, 1])
-    for layer in range(len(explanation.roles or ())):
-        runs[f"transplant {layer + 1}"] = _transplant(model, task, fresh, layer, explanation)
-    corrupted = source[:SWEPT].clone()
-    corrupted[:, -task.n_components :] = base[:SWEPT, -task.n_components :]
-    runs["sweep"] = lambda: patch_sweep(model, base[:SWEPT], corrupted)
-    some = base[: 32 if length <= 64 else 8]
-    not_computed: dict[str, str] = {}
-    if len(model.blocks) <= CIRCUIT_LAYERS:
-        runs["circuit"] = lambda: minimal_circuit(
-            model, some, CIRCUIT_FAITHFULNESS, explanation=explanation
-        )
-    else:
-        not_computed["circuit"] = (
-            f"with more than {CIRCUIT_LAYERS} layers there are too many edges to try one by one"
-        )
-    results: dict[str, Any] = {}
-    for name, run in runs.items():
-        try:
-            # The sequences were given to the intervention, so only this function knows their seed.
-            results[name] = replace(run(), seed=seed)
-        except CannotCompute as error:
-            not_computed[name] = str(error)
-    return results, not_computed
-
-
-def _interchange(
-    model: LensTransformer,
-    task: Task,
-    base: Int[Tensor, "batch pos"],
-    source: Int[Tensor, "batch pos"],
-    variable: str,
-    explanation: Explanation,
-    seed: int,
-) -> Callable[[], Any]:
-    return lambda: interchange(
-        model, task, base, source, variable, seed=seed, explanation=explanation
-    )
-
-
-def _transplant(
-    model: LensTransformer, task: Task, fresh: Any, layer: int, explanation: Explanation
-) -> Callable[[], Any]:
-    return lambda: transplant_attention(model, task, fresh, layer, explanation=explanation)

@@ -4,15 +4,18 @@ import math
 from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.claims import Claim
 from mtdinterp.interventions.interchange import Interchange, interchange_blocks
 from mtdinterp.interventions.transplants import Transplant, transplant_blocks
 from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, Table, Text
 from mtdinterp.registry import PROBES
 from mtdinterp.report.definitions import DEFINITIONS
 from mtdinterp.report.findings import Findings
-from mtdinterp.report.judge import Verdict
+from mtdinterp.report.judge import MOST_MISFITS, Verdict
 from mtdinterp.results import origin_of
 
+LARGEST_RATIO = 10
+"""Larger ratios are not drawn: next to them, all others would look the same."""
 CLAIM_COLUMNS = (
     "status",
     "claim, and what was measured",
@@ -39,7 +42,7 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
         title = entry.name if several else "The answer"
-        sections.append(Section(title, _answer(entry, verdict)))
+        sections.append(Section(title, answer_blocks(entry, verdict)))
         level = 3 if several else 2
         for heading, blocks in _evidence(entry, verdict).items():
             if blocks:
@@ -50,21 +53,33 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     return Document(f"What did {names} learn?", tuple(sections))
 
 
-def _answer(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
+def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
+    """What the model is, the sentences of the verdict, and what does not fit."""
     config = entry.model.config
     about = (
         f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
         f"T = {config.length}"
     )
-    blocks: list[Block] = [Text((about,), "soft"), Text(verdict.sentences, "answer")]
+    counts = "The table of claims says from how many sequences each number comes, and their seed."
+    blocks: list[Block] = [Text((about, counts), "soft"), Text(verdict.sentences, "answer")]
+    if entry.left_out:
+        missing = (
+            f"This is a quick report. It leaves out {', '.join(entry.left_out)}; run mtdinterp "
+            "report without --quick for them."
+        )
+        blocks.append(Text((missing,)))
     if verdict.misfits:
-        blocks.append(Text(("What does not fit:", *verdict.misfits), "misfit"))
+        first = verdict.misfits[:MOST_MISFITS]
+        rest = verdict.misfits[MOST_MISFITS:]
+        blocks.append(Text(("What does not fit:", *first), "misfit"))
+        if rest:
+            blocks.append(Text(rest, "misfit", folded=f"What else does not fit ({len(rest)})"))
     return tuple(blocks)
 
 
 def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
     """The sections of one model, by heading."""
-    sections: dict[str, list[Block]] = {"Claims": [claims_table(verdict)]}
+    sections: dict[str, list[Block]] = {"Claims": [claims_table(verdict.claims)]}
     if entry.scores is not None:
         sections["KL to the truth"] = entry.scores.blocks()
     for name, result in entry.probes.items():
@@ -88,16 +103,28 @@ def section_title(probe: str) -> str:
 
 
 def result_blocks(result: object) -> list[Block]:
-    """A result's own blocks, or its summary if it has none."""
-    make = getattr(result, "blocks", None)
-    blocks = list(make()) if callable(make) else []
+    """A result's own blocks, or its summary if it has none, and the sequences it comes from."""
+    blocks = own_blocks(result)
+    summary = getattr(result, "summary", None)
+    if not blocks and callable(summary):
+        blocks.append(Text((summary(),), "code"))
     origin = origin_of(result)
     if blocks and origin:
         blocks.append(Text((f"Measured on {origin}.",), "soft"))
-    if blocks:
-        return blocks
-    summary = getattr(result, "summary", None)
-    return [Text((summary(),), "code")] if callable(summary) else []
+    return blocks
+
+
+def own_blocks(result: object) -> list[Block]:
+    """The blocks that a result makes; a plugin's result need not have any."""
+    make = getattr(result, "blocks", None)
+    blocks = list(make()) if callable(make) else []
+    for block in blocks:
+        if not isinstance(block, Block):
+            raise ValueError(
+                f"{type(result).__name__}.blocks: expected blocks of mtdinterp.pages.blocks, such "
+                f"as Text or Table, got {type(block).__name__}"
+            )
+    return blocks
 
 
 def _intervention_blocks(entry: Findings) -> list[Block]:
@@ -113,10 +140,10 @@ def _intervention_blocks(entry: Findings) -> list[Block]:
     return blocks
 
 
-def claims_table(verdict: Verdict) -> Table:
+def claims_table(claims: Sequence[Claim]) -> Table:
     """Every claim with its status, number, threshold, control, n and seed."""
     rows = []
-    for claim in verdict.claims:
+    for claim in claims:
         seed = "given" if claim.seed is None else str(claim.seed)
         rows.append(
             (
@@ -136,7 +163,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
     bars = []
     for entry, verdict in zip(findings, verdicts, strict=True):
         rows.append(_comparison_row(entry, verdict))
-        if entry.scores is not None and math.isfinite(entry.scores.kl_ratio.value):
+        if entry.scores is not None and entry.scores.kl_ratio.value <= LARGEST_RATIO:
             ratio = entry.scores.kl_ratio
             bars.append(Bar("model", entry.name, ratio.value, ratio.stderr))
     header = (
@@ -160,7 +187,10 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
         blocks.append(Text((caution,), "soft"))
     blocks.append(Table(header, tuple(rows)))
     if bars:
-        blocks.append(Bars(title, tuple(bars), "ratio; 1 is one-step mirror descent"))
+        unit = "ratio; 1 is one-step mirror descent"
+        if len(bars) < len(rows):
+            unit += f"; ratios above {LARGEST_RATIO} are only in the table"
+        blocks.append(Bars(title, tuple(bars), unit))
     return Section("Side by side", tuple(blocks))
 
 

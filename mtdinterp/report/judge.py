@@ -4,17 +4,14 @@ No sentence is stronger than its evidence. Report, `mtdinterp probe`, the compar
 workbench all show this verdict.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mtdinterp.algorithms.one_step import OneStep
 from mtdinterp.claims import Claim, Status
-from mtdinterp.criteria import CLEAR_R2, EXACT_BETA
-from mtdinterp.estimators.mirror_descent import OneStepTheory
 from mtdinterp.naming import UNIFORM, Naming
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.report.findings import Findings, result_claims
+from mtdinterp.report.mechanism import beta_sentence, branch_sentences
 
 NONE = "none"
 OTHER_TASK = "other_task"
@@ -25,8 +22,8 @@ NO_ESTIMATOR = {
     NOTHING_TO_INFER: "nothing to infer",
 }
 """Verdicts that name no estimator, in words."""
-MOST_MISFITS = 8
-"""Failed claims that are listed one by one above the table of all claims."""
+MOST_MISFITS = 3
+"""Failed claims that are shown at once; the others are folded away or counted."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +42,20 @@ class Verdict:
     """Share of what the model does beyond uniform weights that the estimator explains."""
     sentences: tuple[str, ...]
     misfits: tuple[str, ...]
-    """Claims that fail, each in a sentence."""
+    """Claims that fail, each in a sentence, in the order of the report: predictions first, then
+    constants, mechanism and interventions."""
     undecided: tuple[str, ...]
     """Claims that cannot be decided, each in a sentence with the reason."""
     claims: tuple[Claim, ...]
+
+    def short_misfits(self) -> tuple[str, ...]:
+        """The first claims that fail, and how many more there are, for a terminal."""
+        more = len(self.misfits) - MOST_MISFITS
+        if more <= 0:
+            return self.misfits
+        verb = "claim does" if more == 1 else "claims do"
+        rest = f"{more} more {verb} not hold; mtdinterp report and --json list all."
+        return (*self.misfits[:MOST_MISFITS], rest)
 
 
 def judge(findings: Findings) -> Verdict:
@@ -75,7 +82,7 @@ def judge(findings: Findings) -> Verdict:
     failed = [claim for claim in claims if claim.status is Status.FAILS]
     undecided = [claim for claim in claims if claim.status is Status.UNDECIDABLE]
     if algorithm not in NO_ESTIMATOR:
-        sentences += (_tally(claims, failed, undecided, findings.not_computed),)
+        sentences += (_tally(claims, failed, undecided, findings),)
     transition = findings.probes.get("recover_transition")
     beta = findings.probes.get("recover_beta")
     branch = "not applicable"
@@ -91,7 +98,7 @@ def judge(findings: Findings) -> Verdict:
         kl_ratio=ratio,
         explained=identification.beyond_uniform,
         sentences=sentences,
-        misfits=_misfits(failed),
+        misfits=tuple(claim.sentence() for claim in failed),
         undecided=tuple(claim.sentence() for claim in undecided),
         claims=claims,
     )
@@ -118,13 +125,6 @@ def _without_circuit(claims: tuple[Claim, ...], findings: Findings) -> tuple[Cla
     return tuple(changed)
 
 
-def _misfits(failed: list[Claim]) -> tuple[str, ...]:
-    listed = [claim.sentence() for claim in failed[:MOST_MISFITS]]
-    if len(failed) > MOST_MISFITS:
-        listed.append(f"{len(failed) - MOST_MISFITS} more fail; see the table of claims.")
-    return tuple(listed)
-
-
 def _algorithm(findings: Findings) -> str:
     """Which of the verdicts applies."""
     identification = findings.probes["identify_algorithm"]
@@ -144,7 +144,7 @@ def _algorithm_text(algorithm: str, identification: Any) -> str:
         return NO_ESTIMATOR[algorithm]
     text = identification.label
     if identification.naming is Naming.NEAR:
-        text = f"nearest to {text}, but not close"
+        text = f"near {text}, but not close"
     if identification.tied:
         text += f" (or {', '.join(ESTIMATORS[name].label for name in identification.tied)})"
     return text
@@ -154,11 +154,12 @@ def _tally(
     claims: tuple[Claim, ...],
     failed: list[Claim],
     undecided: list[Claim],
-    not_computed: dict[str, str],
+    findings: Findings,
 ) -> str:
-    """How many claims hold; "everything" only if none fails, is undecided or was not computed."""
+    """How many claims hold; "everything" only if none fails, is undecided or was left out."""
     held = len(claims) - len(failed) - len(undecided)
-    if not failed and not undecided and not not_computed:
+    not_computed = findings.not_computed
+    if not failed and not undecided and not not_computed and not findings.left_out:
         return f"Everything matches: all {held} claims hold."
     text = (
         f"{held} of {len(claims)} claims hold (failed: {len(failed)}, undecidable: "
@@ -219,89 +220,8 @@ def _answer(findings: Findings) -> tuple[str, ...]:
     if not ESTIMATORS[identification.best].in_context:
         sentences.append("It infers nothing in context; training first stalls at this point.")
     elif "recover_beta" in findings.probes:
-        sentences.append(_beta_sentence(findings))
-    sentences += _branch_sentences(findings)
+        sentences.append(beta_sentence(findings))
+    sentences += branch_sentences(findings)
     if findings.explanation is not None and findings.explanation.no_implementation:
         sentences.append(findings.explanation.no_implementation)
     return tuple(sentences)
-
-
-def _beta_sentence(findings: Findings) -> str:
-    identification = findings.probes["identify_algorithm"]
-    beta = findings.probes["recover_beta"]
-    takes_one_step = isinstance(ESTIMATORS[identification.best], OneStep | OneStepTheory)
-    is_clear = not {"attention", "output"} & set(beta.unclear)
-    is_own = takes_one_step and is_clear
-    subject = "Its β is" if is_own else "Read as one step of mirror descent, its β is"
-    text = f"{subject} {beta.level_text('output')} by output"
-    if math.isfinite(beta.attention):
-        by_attention = f"{beta.level_text('attention')} by attention"
-        text = f"{subject} {by_attention} and {beta.level_text('output')} by output"
-    if beta.no_optimum:
-        return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
-    exact = ", which the model matches exactly" if _is_exact(beta) else ""
-    return f"{text}; the optimum for this task and length is {beta.optimal:.2f}{exact}."
-
-
-def _is_exact(beta: Any) -> bool:
-    allowed = EXACT_BETA * abs(beta.optimal)
-    return all(abs(value - beta.optimal) < allowed for value in (beta.attention, beta.output))
-
-
-def _branch_sentences(findings: Findings) -> list[str]:
-    """Sentences about what layer 1 does and where π is visible."""
-    transition = findings.probes.get("recover_transition")
-    beta = findings.probes.get("recover_beta")
-    if transition is None or beta is None:
-        return []
-    found = [f"Layer 1 {branch_text(transition.branch, beta.attention, beta.attention_r2)}."]
-    heads = (transition.head_sentence(), beta.head_sentence())
-    found += [sentence for sentence in heads if sentence]
-    distances = []
-    if transition.branch != "undecided":
-        distances.append(f"{transition.total_variation['attention']:.3f} by layer 1's scores")
-    if transition.trusted is None:
-        found.append(transition.trust_sentence())
-    else:
-        reading = {"output": "the output", "behaviour": "behaviour"}[transition.trusted]
-        distances.append(f"{transition.total_variation[transition.trusted]:.3f} by {reading}")
-    if distances:
-        found.append(
-            f"Total variation of the recovered matrix from π: {' and '.join(distances)} (token "
-            f"marginal alone: {transition.control_variation:.3f})."
-        )
-    return found
-
-
-def branch_text(branch: str, beta: float, beta_r2: float) -> str:
-    """What layer 1 does, as the continuation of "Layer 1".
-
-    A negative gain alone does not make a mirrored solution: the last layer must undo it, which
-    shows as a positive β by attention.
-
-    Args:
-        branch: direct, mirrored or undecided.
-        beta: β by the last layer's attention.
-        beta_r2: its R².
-
-    Returns:
-        The text.
-    """
-    if branch == "undecided":
-        return "does not clearly weigh lags by their likelihood (undecided)"
-    if branch == "direct":
-        return "attends to likely lags (direct)"
-    if not beta_r2 >= CLEAR_R2:
-        return (
-            "attends to unlikely lags; whether the last layer undoes that is unclear "
-            f"(R² {beta_r2:.2f})"
-        )
-    if beta > 0:
-        return (
-            "attends to unlikely lags, and the last layer reads them with the opposite sign "
-            "(mirrored)"
-        )
-    return (
-        "attends to unlikely lags, and the last layer does not undo that: its β by attention is "
-        f"{beta:.2f}, against the likelihood"
-    )

@@ -10,6 +10,7 @@ from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NEAR_BAYES, NO_GAP
 from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators.base import fit_constants
+from mtdinterp.formatting import share_text
 from mtdinterp.metrics import Estimate, Score, divergences, paired_ratio, score
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Bar, Bars, Block, Text
@@ -65,10 +66,11 @@ class HeldOutScores(Result):
         has_gap = math.isfinite(share)
         return (
             Claim(
-                claim="The model predicts nearly as well as possible",
+                claim=f"The model closes {NEAR_BAYES:.0%} of the KL gap between uniform weights "
+                f"and {label}",
                 status=decide(share >= NEAR_BAYES) if has_gap else Status.UNDECIDABLE,
-                evidence=f"Share of the KL gap between uniform weights and {label} that it closes",
-                number=f"{share:.1%}" if has_gap else "—",
+                evidence="Share of that gap that it closes",
+                number=share_text(share),
                 threshold=f"≥ {NEAR_BAYES:.0%}",
                 control=f"uniform weights {uniform:.5f}, {label} {reference:.5f}",
                 n_sequences=self.n_sequences,

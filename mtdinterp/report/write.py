@@ -68,6 +68,7 @@ def as_numbers(entry: Findings, verdict: Verdict) -> dict[str, Any]:
         "model": entry.model.config.to_dict(),
         "verdict": to_plain(verdict),
         "not_computed": entry.not_computed,
+        "left_out": list(entry.left_out),
     }
     if entry.explanation is not None:
         numbers["explanation"] = _explanation_numbers(entry)

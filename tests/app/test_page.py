@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -20,9 +21,30 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from mtdinterp.bench.browser import PROGRAMS, browsing, serving, settled
 from mtdinterp.bench.workbench import click_to_bars
+from mtdinterp.claims import Claim, Status
+from mtdinterp.errors import NotApplicable
 from mtdinterp.interventions import Edit, FromRun, patch, steer_weights
 from mtdinterp.metrics import clip_to_distribution
+from mtdinterp.pages.blocks import (
+    Bar,
+    Bars,
+    Heading,
+    Intervals,
+    Line,
+    Lines,
+    Links,
+    Map,
+    Maps,
+    Matrices,
+    Matrix,
+    Reading,
+    State,
+    Table,
+    Text,
+)
+from mtdinterp.plugins import register_probe
 from mtdinterp.registry import ESTIMATORS, PROBES
+from mtdinterp.results import Result
 
 
 class Page:
@@ -52,8 +74,9 @@ class Page:
         element.click()
         self.settle()
 
-    def until(self, condition):
-        return WebDriverWait(self.browser, 30, poll_frequency=0.02).until(lambda _: condition())
+    def until(self, condition, seconds=30):
+        wait = WebDriverWait(self.browser, seconds, poll_frequency=0.02)
+        return wait.until(lambda _: condition())
 
     @property
     def state(self):
@@ -92,6 +115,14 @@ class Page:
         place = self.cell(element, query, key)
         ActionChains(self.browser).move_to_element_with_offset(element, *place).click().perform()
         self.settle()
+
+    def run_probe(self, name):
+        """Run a probe of the open list and return the element with its result."""
+        self.click(f'[data-probe="{name}"]')
+        host = self.find(f'.probe:has([data-probe="{name}"]) .result')
+        found = "div.mtd-page"
+        self.until(lambda: host.shadow_root.find_elements(By.CSS_SELECTOR, found), 180)
+        return host.shadow_root.find_element(By.CSS_SELECTOR, found)
 
     def type(self, selector, text):
         """Replace what a field holds, and leave it."""
@@ -823,6 +854,118 @@ def test_the_tables_of_estimators_and_probes_have_a_row_each(page):
     page.click("#probes summary")
     buttons = page.browser.find_elements(By.CSS_SELECTOR, "#probe-list button")
     assert [button.get_attribute("data-probe") for button in buttons] == ["verdict", *PROBES]
-    page.click('[data-probe="recover_beta"]')
-    text = page.find('.probe:has([data-probe="recover_beta"]) pre')
-    page.until(lambda: "first-order theory" in text.text)
+    result = page.run_probe("recover_beta")
+    assert "first-order theory" in result.find_element(By.CSS_SELECTOR, "svg").text
+    states = result.find_elements(By.CSS_SELECTOR, "td .holds, td .fails, td .undecidable")
+    assert [state.text for state in states] == ["holds", "holds"]
+    summary = result.find_element(By.CSS_SELECTOR, "details summary")
+    assert summary.text == "As text"
+
+
+HOSTILE = (
+    "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile(Result):
+    """Everything that a plugin may write is markup here."""
+
+    def summary(self):
+        return HOSTILE
+
+    def claims(self):
+        texts = dict.fromkeys(("claim", "evidence", "number", "threshold", "control"), HOSTILE)
+        status = Status.UNDECIDABLE
+        claim = Claim(status=status, reason=HOSTILE, n_sequences=7, seed=3, **texts)
+        return (claim,)
+
+    def blocks(self):
+        bar = Bar(HOSTILE, HOSTILE, 1.0, 0.1)
+        values = torch.eye(2)
+        return [
+            Heading(HOSTILE),
+            Text((HOSTILE,), HOSTILE),
+            Table((HOSTILE,), ((HOSTILE,), (State(HOSTILE, HOSTILE),)), HOSTILE),
+            Bars(HOSTILE, (bar,), HOSTILE),
+            Intervals(HOSTILE, (Reading(HOSTILE, 1, 0.1, HOSTILE),), (), HOSTILE),
+            Lines(HOSTILE, (Line("model", HOSTILE, ((0, 1), (1, 2))),), HOSTILE, HOSTILE),
+            Matrices(HOSTILE, (Matrix(HOSTILE, HOSTILE, values),), 1.0),
+            Maps(HOSTILE, (Map(HOSTILE, values),), 1.0, HOSTILE, HOSTILE, note=HOSTILE),
+            Links(((HOSTILE, HOSTILE),)),
+        ]
+
+
+@pytest.fixture
+def hostile_probe():
+    """A plugin's probe; the server runs in this process, so it is offered at once."""
+
+    @register_probe("hostile", label=HOSTILE)
+    def hostile(model, task):
+        return Hostile(n_sequences=7, seed=3)
+
+    yield
+    PROBES.remove("hostile")
+
+
+def test_a_plugins_result_is_shown_like_a_built_in_one_and_as_text(page, hostile_probe):
+    page.open()
+    title = page.browser.title
+    page.click("#probes summary")
+    entry = page.find('.probe:has([data-probe="hostile"])')
+    assert HOSTILE in entry.text
+    result = page.run_probe("hostile")
+    row = result.find_elements(By.CSS_SELECTOR, "table")[0].text
+    assert "undecidable" in row
+    assert "7 (3)" in row
+    assert result.text.count(HOSTILE) > 10
+    assert len(result.find_elements(By.CSS_SELECTOR, "svg.chart")) == 4
+    assert not result.find_elements(By.CSS_SELECTOR, "script, img[onerror], [onload]")
+    for image in result.find_elements(By.CSS_SELECTOR, "img"):
+        assert image.get_attribute("src").startswith("data:image/png")
+    assert page.browser.title == title
+
+
+@pytest.fixture
+def silent_probe():
+    @register_probe("silent", label="a question without an answer")
+    def silent(model, task):
+        raise NotApplicable("This question has no answer here.")
+
+    yield
+    PROBES.remove("silent")
+
+
+def test_a_probe_without_an_answer_says_so(page, silent_probe):
+    page.open()
+    page.click("#probes summary")
+    page.click('[data-probe="silent"]')
+    status = page.find('.probe:has([data-probe="silent"]) output')
+    page.until(lambda: status.text == "This question has no answer here.")
+    page.browser.get_log("browser")  # the browser itself logs the refusal
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_a_result_stays_inside_its_card(page, width, scheme):
+    page.resize(width, 900, scheme)
+    page.open()
+    page.click("#probes summary")
+    for name in ("recover_beta", "compare_attention", "recover_transition"):
+        result = page.run_probe(name)
+        card = page.find("#probes-card").rect
+        assert result.rect["x"] + result.rect["width"] <= card["x"] + card["width"]
+    assert page.script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_link_to_an_unknown_model_names_the_nearest_and_opens_the_first(page):
+    page.open()
+    state = page.state | {"model": {"name": "disentangled-m4-T65"}}
+    text = base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
+    page.open(f"#{text}")
+    said = page.find("#status").text
+    assert said == (
+        "This link cannot be opened: There is no model 'disentangled-m4-T65' here; the nearest "
+        "name is 'disentangled-m4-T64', and the Model panel and mtdinterp zoo list the models."
+    )
+    assert page.state["model"]["name"] == "disentangled-m4-T64"
+    page.browser.get_log("browser")  # the browser itself logs the refusal

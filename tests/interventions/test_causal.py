@@ -63,7 +63,7 @@ def test_the_constructions_own_attention_changes_nothing(model):
     for layer, source in enumerate(("responsibilities", "uniform", "one_step")):
         found = transplant_attention(model, TASK, data, layer, source, beta=BETA)
         assert found.difference == pytest.approx(0, abs=1e-6)
-        assert "within chance" in found.summary()
+        assert "within two standard errors" in found.summary()
     other = one_step(TASK.transition, 3, LENGTH, 2.0)
     assert transplant_attention(model, TASK, data, 2, other).kl_after > found.kl_before + 1e-3
     with pytest.raises(

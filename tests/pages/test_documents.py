@@ -38,7 +38,7 @@ from mtdinterp.pages.blocks import (
     Text,
 )
 from mtdinterp.pages.markdown import write_markdown
-from mtdinterp.pages.page import fragment, render
+from mtdinterp.pages.page import fragment, panel, render
 
 NASTY = '<b onload="x">&`|_$\\x$'
 PIXEL = base64.b64decode(
@@ -87,6 +87,7 @@ BLOCKS = (
     Links((("numbers", "some file.csv"),)),
     Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
     Table(("c",), (("folded cell",),), folded="unfold"),
+    Text((f"folded words {NASTY}",), "misfit", folded=f"unfold words {NASTY}"),
     Table(
         ("state", "claim"),
         (
@@ -113,6 +114,8 @@ WORDS = (
     "another side",
     "numbers",
     "folded cell",
+    "folded words",
+    "unfold words",
     "undecidable",
     "a reason",
     "maps",
@@ -265,6 +268,7 @@ def test_a_fragment_runs_nothing_and_styles_only_itself():
         outside = inner
     assert set(re.findall(r"^\s*([^\s{][^{]*?)\s*(?:\{|$)", inner, re.MULTILINE)) <= {
         ".mtd-page.mtd-page.mtd-page",
+        ":host .mtd-page.mtd-page.mtd-page",  # the root of a panel
         "body.mtd-page.mtd-page",
         "@media print",
     }
@@ -308,3 +312,16 @@ def test_bars_hang_below_zero():
     (hanging, long), (standing, short) = bar("model, a: -0.5000"), bar("model, b: 0.2500")
     assert hanging == pytest.approx(standing + short, abs=0.2)
     assert long == pytest.approx(2 * short, abs=0.2)
+
+
+def test_a_panel_has_the_same_blocks_and_neither_script_nor_style():
+    shown = panel(BLOCKS)
+    assert shown.startswith('<div class="mtd-page">')
+    assert not re.search("<script|<style|<b onload", shown)
+    assert "folded words" in unescape(shown)
+
+
+def test_every_string_of_a_block_is_escaped_even_a_kind_that_does_not_exist():
+    shown = panel([Text(("words",), NASTY), Table(("state",), ((State(NASTY),),))])
+    assert "<b onload" not in shown
+    assert NASTY in unescape(shown)

@@ -15,6 +15,7 @@ from mtdinterp.estimators.base import Estimator
 from mtdinterp.plugins import register_estimator, register_probe
 from mtdinterp.registry import ESTIMATORS, PROBES
 from mtdinterp.report import collect, judge, write_report
+from mtdinterp.report.document import own_blocks
 from mtdinterp.results import Result
 
 LENGTH = 16
@@ -119,3 +120,12 @@ def test_the_command_line_lists_every_built_in_probe():
         if probe.function.__module__.startswith("probes.")
     }
     assert catalogue.known("probe") == built_in
+
+
+def test_what_is_no_block_is_refused_in_a_sentence():
+    class Wrong:
+        def blocks(self):
+            return ["<b>"]
+
+    with pytest.raises(ValueError, match=r"Wrong.blocks: expected blocks of .*, got str"):
+        own_blocks(Wrong())

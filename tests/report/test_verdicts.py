@@ -81,7 +81,7 @@ def test_two_heads_that_recover_the_matrix_fit_the_task():
     assert findings.probes["recover_transition"].row_kl["behaviour"] < 0.003
     assert verdict.algorithm == "one_step"
     assert "does not fit" not in answer(findings)
-    assert "Head 2 of layer 1 carries most of the signal" in answer(findings)
+    assert "layer 1 is read from head 2" in answer(findings)
     assert "Head 2 follows Γ best" in answer(findings)
 
 
@@ -154,7 +154,7 @@ def test_probe_report_and_comparison_say_the_same(tmp_path, capsys, near_checkpo
     explained = findings.probes["identify_algorithm"].beyond_uniform
     assert 0.6 < explained < 0.9
     text = verdict.algorithm_text
-    assert text.startswith("nearest to one step of mirror descent")
+    assert text.startswith("near one step of mirror descent")
     assert text.endswith("but not close")
 
     assert main(["probe", str(near_checkpoint), "--json"]) == 0
@@ -235,11 +235,13 @@ def test_constants_at_a_bound_are_marked_and_decide_nothing(tmp_path, five_layer
     assert "150 (at the bound)" in page
     claims = {claim.claim: claim for claim in judge(five_layers).claims}
     for layer in (4, 5):  # these depend on the constants; the first layers do not
-        claim = claims[f"Layer {layer} attends like the reference construction"]
+        claim = claims[f"Layer {layer}'s attention is within 0.1 of the reference construction's"]
         assert claim.status is Status.UNDECIDABLE
         assert "sharpness ended at the bound" in claim.reason
-    assert claims["Layer 1 attends like the reference construction"].passed is True
-    uses = [claim for text, claim in claims.items() if text.startswith("The model uses")]
+    assert (
+        claims["Layer 1's attention is within 0.1 of the reference construction's"].passed is True
+    )
+    uses = [claim for text, claim in claims.items() if text.startswith("Swapping")]
     assert uses
     assert all(claim.status is Status.UNDECIDABLE for claim in uses)
 

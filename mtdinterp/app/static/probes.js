@@ -1,4 +1,4 @@
-// Every registered probe, run on demand; the summary of its result is shown as text.
+// Every registered probe, run on demand: the claims of its result as a table, then its tables and pictures.
 
 import { ask } from "./api.js";
 import { byId, make } from "./dom.js";
@@ -10,35 +10,53 @@ export class ProbesPanel {
     byId("probe-list").replaceChildren(...this.entries.map(({ element }) => element));
   }
 
-  /** Summaries belong to a checkpoint, so they are cleared when another one is opened. */
+  /** Results belong to a checkpoint, so they are cleared when another one is opened. */
   show() {
     const { name } = this.store.state.model;
     if (name === this.name) return;
     this.name = name;
-    for (const { text } of this.entries) text.textContent = "";
+    for (const { status, result } of this.entries) {
+      status.textContent = "";
+      result.replaceChildren();
+    }
   }
 
   entry({ name, label }) {
     const run = make("button", { type: "button", textContent: "Run", dataset: { probe: name } });
     run.ariaLabel = `Run: ${label}`;
     const title = make("span", {}, `${label} `, make("code", { textContent: name }));
-    const text = make("pre", { ariaLive: "polite" });
-    const element = make("div", { className: "probe" }, make("div", { className: "row" }, title, run), text);
-    run.addEventListener("click", () => this.run(name, run, text));
-    return { element, text };
+    const status = make("output", { ariaLive: "polite" });
+    const host = make("div", { className: "result" });
+    const element = make("div", { className: "probe" }, make("div", { className: "row" }, title, run), status, host);
+    const entry = { element, status, result: shadow(host) };
+    run.addEventListener("click", () => this.run(name, run, entry));
+    return entry;
   }
 
-  async run(name, button, text) {
+  async run(name, button, { status, result }) {
     const model = this.store.state.model.name;
     button.disabled = true;
-    text.textContent = "Running …";
-    let answer;
+    status.textContent = "Running …";
+    result.replaceChildren();
+    let sentence = "";
+    let html = "";
     try {
-      answer = (await ask("/api/probe", { model: { name: model }, name })).summary;
+      ({ html } = await ask("/api/probe", { model: { name: model }, name }));
     } catch (error) {
-      answer = error.message;
+      sentence = error.message;
     }
     button.disabled = false;
-    if (model === this.name) text.textContent = answer;
+    if (model !== this.name) return;
+    status.textContent = sentence;
+    // The server makes this HTML from typed blocks and escapes all text in them.
+    result.innerHTML = html;
   }
+}
+
+/** An element inside `host` that has the style of reports and none of the workbench's own. */
+function shadow(host) {
+  const root = host.attachShadow({ mode: "open" });
+  const result = make("div");
+  root.append(make("link", { rel: "stylesheet", href: "/page.css" }), result);
+  return result;
 }

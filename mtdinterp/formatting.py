@@ -1,0 +1,71 @@
+"""Numbers as text, the same in every claim, table and summary.
+
+A number is shown only as far as it means something: a share below 0 says that there is nothing to
+explain, and an R² below -1 that a fit is useless; how far below says no more.
+"""
+
+import math
+
+MISSING = "—"
+"""Stands for a number that does not exist."""
+
+
+def fixed(value: float, digits: int = 2) -> str:
+    """A number with a fixed count of decimals, never "-0.00"; a dash if it is not finite.
+
+    Args:
+        value: the number.
+        digits: decimals.
+
+    Returns:
+        The text.
+    """
+    if not math.isfinite(value):
+        return MISSING
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def with_error(value: float, stderr: float, digits: int = 2) -> str:
+    """A number with its standard error, if that is finite.
+
+    Args:
+        value: the number.
+        stderr: its standard error.
+        digits: decimals of both.
+
+    Returns:
+        The text, such as "16.02 ± 0.06".
+    """
+    error = f" ± {fixed(stderr, digits)}" if math.isfinite(stderr) else ""
+    return fixed(value, digits) + error
+
+
+def share_text(value: float, digits: int = 1) -> str:
+    """A share as a percentage; "less than 0%" if it is negative, a dash if it is not finite.
+
+    Args:
+        value: the share; 1 is 100%.
+        digits: decimals of the percentage.
+
+    Returns:
+        The text.
+    """
+    if not math.isfinite(value):
+        return MISSING
+    if round(value, digits + 2) < 0:
+        return "less than 0%"
+    return f"{abs(round(value, digits + 2)):.{digits}%}"
+
+
+def r2_text(value: float, digits: int = 2) -> str:
+    """An R²; "below -1" if it is, because how far below means nothing.
+
+    Args:
+        value: the R².
+        digits: decimals.
+
+    Returns:
+        The text; a dash if it is not finite.
+    """
+    return "below -1" if value < -1 else fixed(value, digits)

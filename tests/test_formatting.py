@@ -1,0 +1,43 @@
+"""Numbers as text: no sign without a size, no size without a meaning."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtdinterp.formatting import MISSING, fixed, r2_text, share_text, with_error
+
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+@given(NUMBERS, st.integers(0, 5))
+def test_a_rounded_number_is_near_and_zero_has_no_sign(value, digits):
+    text = fixed(value, digits)
+    assert float(text) == pytest.approx(value, abs=0.51 * 10**-digits)
+    if float(text) == 0:
+        assert not text.startswith("-")
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True))
+def test_a_share_is_at_least_0_or_said_to_be_less(value):
+    text = share_text(value)
+    if not math.isfinite(value):
+        assert text == MISSING
+    elif value < -0.001:
+        assert text == "less than 0%"
+    else:
+        assert text.endswith("%")
+        assert "-" not in text
+
+
+def test_shares_r2_and_errors():
+    assert share_text(0.959) == "95.9%"
+    assert share_text(-124.773) == "less than 0%"
+    assert share_text(-1e-9, 0) == "0%"
+    assert r2_text(-6e13) == "below -1"
+    assert r2_text(-0.001) == "0.00"
+    assert r2_text(0.9301, 3) == "0.930"
+    assert with_error(-0.001, 0.02) == "0.00 ± 0.02"
+    assert with_error(1.5, math.nan) == "1.50"
+    assert fixed(math.inf) == r2_text(math.nan) == MISSING
