@@ -144,11 +144,12 @@ def _check_archive(path: Path, content: bytes) -> None:
     """Refuse an archive that would unpack to more than its own size, or whose checksums fail."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
-        compressed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
-        if compressed or sum(member.file_size for member in members) > len(content):
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise CheckpointError(
-                f"{path}: expected a file of torch.save, which does not compress; this one would "
-                "unpack to more than its size"
+                f"{path}: expected a file of torch.save, which does not compress; this one is "
+                "compressed"
             )
+        if sum(member.file_size for member in members) > len(content):
+            raise CheckpointError(f"{path}: damaged (it would unpack to more than its size)")
         if archive.testzip() is not None:
             raise zipfile.BadZipFile

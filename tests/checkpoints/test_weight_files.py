@@ -87,15 +87,27 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     assert refusal(path).endswith("damaged, or not written by torch.save")
 
 
-def test_compressed_archives_are_refused(tmp_path):
+def repacked(path, values, compression, copies=1):
+    """A file of torch.save, packed again; `copies` entries share the bytes of each member."""
     buffer = io.BytesIO()
-    torch.save({"a": torch.zeros(10**6)}, buffer)
-    path = tmp_path / "bomb.pt"
-    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+    torch.save(values, buffer)
+    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w", compression) as out:
         for member in source.namelist():
             out.writestr(member, source.read(member))
+        out.filelist *= copies
+    return path
+
+
+@pytest.mark.parametrize("values", [torch.zeros(10**6), torch.rand(100)], ids=["bomb", "random"])
+def test_compressed_archives_are_refused(tmp_path, values):
+    path = repacked(tmp_path / "weights.pt", {"a": values}, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < MOST
-    assert "would unpack to more than its size" in refusal(path)
+    assert refusal(path).endswith("this one is compressed")
+
+
+def test_archives_that_use_their_bytes_twice_are_refused(tmp_path):
+    path = repacked(tmp_path / "weights.pt", {"a": torch.rand(5000)}, zipfile.ZIP_STORED, 9)
+    assert "it would unpack to more than its size" in refusal(path)
 
 
 def test_only_regular_files_of_a_bounded_size(tmp_path):

@@ -108,6 +108,8 @@ def test_an_algorithm_on_the_models_own_matrix_is_recognised(as_function):
     assert on_own.best == "one_step"
     assert on_own.divergences["one_step"] < 1e-11
     assert on_own.parameters["one_step"]["beta"] == pytest.approx(12, rel=1e-3)
+    for found in on_own.shifted.values():
+        assert found["one_step"] < 1e-11
     assert on_own.compared_on == "model"
     assert np.array(on_own.transition) == pytest.approx(own.numpy(), abs=1e-5)
     assert "Estimators use the transition matrix that the model shows, not" in on_own.summary()
