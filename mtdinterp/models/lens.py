@@ -25,6 +25,17 @@ from mtdinterp.native.attention import can_fuse
 from mtdinterp.native.step import FoldedLayer, fused_outputs
 
 
+def _check_request(return_type: str | None, partial: bool, whole: bool) -> None:
+    """Refuse a return type that does not exist, or one that needs the whole model of a part."""
+    if return_type is not None:
+        check_option("return_type", return_type, ("logits", "loss", "both"))
+    if partial and whole:
+        raise ValueError(
+            "start_at_layer and stop_at_layer run a part of the model at all positions: they "
+            'need last_only=False and return_type "logits" or None'
+        )
+
+
 class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, HookedRootModule):
     """A transformer that TransformerLens' tools can read.
 
@@ -72,22 +83,16 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
             prepend_bos: None or False, because there is no such token.
             start_at_layer: the first layer to run, from 0; negative numbers count from the end.
             stop_at_layer: the first layer not to run, likewise. The stream before that layer is
-                returned, whatever `return_type` is.
+                returned instead of outputs.
 
         Returns:
             Outputs [batch, pos, vocab], or [batch, vocab] if `last_only`; or the loss; or both; or
             the stream [batch, pos, d_model], in which columns that no layer has written are zero.
         """
         check_no_bos(prepend_bos)
-        if return_type is not None:
-            check_option("return_type", return_type, ("logits", "loss", "both"))
         wants_loss = return_type in ("loss", "both")
         partial = start_at_layer is not None or stop_at_layer is not None
-        if partial and (last_only or wants_loss):
-            raise ValueError(
-                "start_at_layer and stop_at_layer run a part of the model at all positions: they "
-                'need last_only=False and return_type "logits" or None'
-            )
+        _check_request(return_type, partial=partial, whole=last_only or wants_loss)
         if partial:
             outputs = self.run_part(tokens, start_at_layer, stop_at_layer)
             return None if return_type is None and stop_at_layer is None else outputs

@@ -7,7 +7,7 @@ from transformer_lens import ActivationCache
 
 
 class LensCache(ActivationCache):
-    """An ActivationCache that labels the heads that there are.
+    """An ActivationCache that labels only heads that exist.
 
     TransformerLens labels `cfg.n_heads` heads in every layer, so that with fewer heads in one of
     them the labels would belong to other heads than the rows of the stack.

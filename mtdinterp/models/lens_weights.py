@@ -19,9 +19,10 @@ With x the stream before a layer, c = `score_scale`, and o = i - j,
     score[i, j]  =  c·x_i·QK·x_jᵀ  +  what the key table adds (`hook_rel_scores`),
     output_i     =  Σ_j A[i, j]·(x_j·OV  +  R_V[o]·W_O).
 
-Here R_V[o] stands in the last d_rel rows of W_O in the disentangled model, and in all of them in
-the standard one. Composition scores are made of QK and OV, so they do not see a head that reads
-what another one wrote through these tables.
+R_V[o] is multiplied with those rows of W_O that belong to it: the last d_rel rows of the layer's
+own W_O in the disentangled model, all rows in the standard one. Composition scores are made of QK
+and OV, so they do not see what one head writes from its value table, nor what another one reads by
+its key table.
 """
 
 from typing import TYPE_CHECKING, Any
