@@ -19,7 +19,7 @@ MODULES = (
     "probes",
 )
 """The modules that users import from."""
-SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
+SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")
 SPACE = " "
 
 
@@ -140,7 +140,9 @@ def _paragraphs(doc: str) -> str:
             lines += [f"**{section}**", ""]
         elif section and line.startswith(SPACE * 4) and not line.startswith(SPACE * 5):
             text = line.strip()
-            starts_entry = section == "Args" or not lines[-1].startswith(("- ", SPACE))
+            starts_entry = section in ("Args", "Attributes") or not lines[-1].startswith(
+                ("- ", SPACE)
+            )
             lines.append(f"- {text}" if starts_entry else f"  {text}")
         elif section and line.strip():
             lines.append(f"  {line.strip()}")
