@@ -1,18 +1,27 @@
-"""Train with the fast recipe from several seeds and print a Markdown table of the results."""
+"""Train with the fast recipe from several seeds and write the tables of docs/results/training.md.
+
+Each group has its own section. The sections of the measured groups are replaced, and the others are
+left as they are.
+"""
 
 import argparse
+import hashlib
+import json
 import math
 import platform
+import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from result_pages import RESULTS, replace_section, table
 
 from mtdinterp import MTDTask
 from mtdinterp.architectures import new_model
+from mtdinterp.checkpoints.provenance import provenance_of
 from mtdinterp.models import LensTransformer
 from mtdinterp.training import HeldOut, Recipe, Trainer, initialise, recipe_for
 from mtdinterp.training.zoo import TASK_SEED, VOCAB_SIZE
@@ -72,12 +81,32 @@ class Group:
             parts.append(f"hidden layer of {self.d_mlp}")
         if self.d_rel:
             parts.append(f"lag blocks of {self.d_rel}")
-        return f"### {name}: {', '.join(parts)}"
+        return f"{name}: {', '.join(parts)}"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all settings that decide the results and differ from their defaults."""
+        settings = {"group": _unusual(self), "recipe": _unusual(self.recipe)}
+        for name in ("at_most", "seconds", "changes"):  # criteria, and what the recipe repeats
+            settings["group"].pop(name, None)
+        for name in ("evaluate_every", "save_every"):
+            settings["recipe"].pop(name, None)
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     @property
     def recipe(self) -> Recipe:
         """The fast recipe with the group's changes."""
         return recipe_for("fast", self.architecture, self.layers, **self.changes)
+
+
+def _unusual(settings: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults, so that new fields add nothing."""
+    found = {}
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        if entry.default is MISSING or value != entry.default:
+            found[entry.name] = value
+    return found
 
 
 @dataclass(frozen=True)
@@ -98,9 +127,9 @@ class Outcome:
         close = all(self.ratios[name] <= most for name, most in group.at_most.items())
         return close and self.branch == "direct" and self.seconds <= group.seconds
 
-    def row(self, seed: int) -> str:
+    def row(self, seed: int) -> tuple[str, ...]:
         """The run's row of the table."""
-        cells = [
+        return (
             str(seed),
             f"{self.kl:.5f}",
             f"{self.ratios['one_step']:.3f}",
@@ -108,8 +137,7 @@ class Outcome:
             f"{self.beta:.1f} ({self.optimal_beta:.1f})",
             self.branch,
             f"{self.seconds:.0f}",
-        ]
-        return f"| {' | '.join(cells)} |"
+        )
 
 
 STEPS = {"one_step": "one-step MD", "two_step": "two-step MD"}
@@ -158,32 +186,51 @@ def main() -> None:
     unknown = sorted(set(chosen) - set(GROUPS))
     if unknown:
         parser.error(f"unknown group {unknown[0]}; the known ones are {', '.join(GROUPS)}")
-    print(f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
     for name in chosen:
-        measure(name, GROUPS[name])
+        replace_section(RESULTS / "training.md", measure(name, GROUPS[name]))
 
 
-def measure(name: str, group: Group) -> None:
-    """Train all runs of a group and print their table."""
+def measure(name: str, group: Group) -> str:
+    """Train all runs of a group.
+
+    Args:
+        name: the name of the group.
+        group: the group.
+
+    Returns:
+        The group's section: its heading, what made it, its table, and how many runs succeeded.
+    """
     seeds = "task and model seed" if group.task_seed is None else "model seed"
-    print(f"{group.title(name)}\n")
-    print(
-        f"| {seeds} | KL | over one-step MD | over two-step MD | β (optimum) | branch "
-        "| seconds in all |"
+    header = (
+        seeds,
+        "KL",
+        "over one-step MD",
+        "over two-step MD",
+        "β (optimum)",
+        "branch",
+        "seconds in all",
     )
-    print("|---|---|---|---|---|---|---|")
     outcomes = []
     for seed in range(group.seeds):
         outcome = train(group, seed)
         outcomes.append(outcome)
-        print(outcome.row(seed), flush=True)
+        print(f"{name}:", *outcome.row(seed), file=sys.stderr, flush=True)
+    rows = [outcome.row(seed) for seed, outcome in enumerate(outcomes)]
     reached = sum(outcome.meets(group) for outcome in outcomes)
     middle = median(outcome.ratios["one_step"] for outcome in outcomes)
-    print(
-        f"\nReached ({group.criterion}): {reached} of {group.seeds}; median {middle:.3f} × "
-        "one-step MD.\n",
-        flush=True,
+    machine = (
+        f"Machine: {_processor()}, threads: {torch.get_num_threads()}. SHA-256 of the settings:"
     )
+    parts = [
+        f"## {group.title(name)}",
+        *provenance_of(f"scripts/measure_recipes {name}").markdown(),
+        machine,
+        f"    {group.digest}  {name}",
+        table(header, rows),
+        f"Reached ({group.criterion}): {reached} of {group.seeds}; median {middle:.3f} × one-step "
+        "MD.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def train(group: Group, seed: int) -> Outcome:

@@ -1,156 +1,179 @@
-"""Probe every model of the zoo, interchange variables in it, and print Markdown tables."""
+"""Measure the models of the zoo and write the tables of docs/results.
+
+Without names, all models are measured and the pages are written. With names, the rows of these
+models are printed and nothing is written.
+"""
 
 import argparse
-import math
+import re
+import sys
+from collections.abc import Callable, Sequence
 from statistics import median
 
-from mtdinterp import explain, load_checkpoint
-from mtdinterp.algorithms.base import Variable
-from mtdinterp.checkpoint_files import zoo_names
-from mtdinterp.checkpoints import Checkpoint
-from mtdinterp.interventions import interchange
-from mtdinterp.registry import ALGORITHMS, ESTIMATORS
-from probes import identify_algorithm, recover_beta, recover_transition
+from result_pages import RESULTS, page, table
+from zoo_rows import (
+    ALGORITHM_HEADER,
+    BETA_HEADER,
+    LAST_EVALUATIONS,
+    NONE,
+    READINGS,
+    TRANSITION_HEADER,
+    ZOO_HEADER,
+    Row,
+    algorithm_row,
+    beta_row,
+    divergence_row,
+    interchange_row,
+    known_variables,
+    variation_row,
+    zoo_row,
+)
 
-Checkpoints = dict[str, Checkpoint]
-TRANSITION_COLUMNS = {
-    "attention_softmax": "paper's probe",
-    "attention": "gauge fixed",
-    "output": "output",
-    "output_circuit": "OV circuit",
-    "behaviour": "behaviour",
-}
-"""Readings of π, with the headings of their columns."""
+from mtdinterp import load_checkpoint
+from mtdinterp.checkpoint_files import ZOO, read_config, zoo_names
+from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.checkpoints.provenance import Provenance, provenance_of
+
+COMMAND = "scripts/measure_zoo"
+SCORE = re.compile(r"\*\*(-?[\d.]+)\*\*")
+"""The R² of a cell."""
 
 
 def main() -> None:
-    """Print all tables for the models that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure the models that the command line names, or all."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="models to measure (default: all)")
-    names = parser.parse_args().names or zoo_names()
-    checkpoints = {name: load_checkpoint(name) for name in names}
-    beta_table(checkpoints)
-    transition_table(checkpoints)
-    algorithm_table(checkpoints)
-    interchange_table(checkpoints)
-
-
-def print_header(*cells: str) -> None:
-    """Print the head of a Markdown table."""
-    print_row(*cells)
-    print("|---" * len(cells) + "|")
-
-
-def print_row(*cells: str) -> None:
-    """Print one row of a Markdown table."""
-    print(f"| {' | '.join(cells)} |", flush=True)
-
-
-def beta_table(checkpoints: Checkpoints) -> None:
-    """β at the three levels at which it can be read."""
-    levels = ("by weights (R²)", "by attention (R²)", "by output (R²)")
-    print_header("model", "optimum", *levels, "gain (R²)", "branch")
-    for name, entry in checkpoints.items():
-        found = recover_beta(entry.model, entry.task)
-        weights = "—"
-        if not math.isnan(found.weights):
-            weights = f"{found.weights:.1f} ({found.weights_r2:.2f})"
-        print_row(
-            name,
-            f"{found.optimal:.1f}",
-            weights,
-            f"{found.attention:.1f} ± {found.attention_stderr:.1f} ({found.attention_r2:.2f})",
-            f"{found.output:.1f} ± {found.output_stderr:.1f} ({found.output_r2:.2f})",
-            f"{found.gain:.2f} ({found.gain_r2:.2f})",
-            found.branch,
+    chosen = parser.parse_args().names
+    unknown = sorted(set(chosen) - set(zoo_names()))
+    if unknown:
+        parser.error(
+            f"the zoo has no model called {unknown[0]}; `mtdinterp zoo` lists those it has"
         )
-    print()
+    names = chosen or zoo_names()
+    for name, make in PAGES.items():
+        text = make(names)
+        if chosen:
+            print(text)
+        else:
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / f"{name}.md").write_text(text)
 
 
-def transition_table(checkpoints: Checkpoints) -> None:
-    """Row KL of every reading of π, and of the control that knows only the marginal."""
-    print_header("model", *TRANSITION_COLUMNS.values(), "control")
-    values: dict[str, list[float]] = {column: [] for column in TRANSITION_COLUMNS}
-    for name, entry in checkpoints.items():
-        found = recover_transition(entry.model, entry.task)
-        for column, collected in values.items():
-            collected.append(found.row_kl[column])
-        cells = [f"{collected[-1]:.4f}" for collected in values.values()]
-        print_row(name, *cells, f"{found.control_kl:.3f}")
-    medians = [f"{median(collected):.4f}" for collected in values.values()]
-    print_row("median", *medians, "")
-    print()
+def probes_page(names: Sequence[str]) -> str:
+    """What the probes find: β, π and the algorithm of every model."""
+    return page(
+        "What the probes find on the zoo",
+        _provenance(names),
+        [
+            "[Probes](../probes.md) defines every number. All models of the same order learned the "
+            "same task, so every row is about the same π. Sequences are drawn with seed 0.",
+            "## β",
+            "The optimum is the β of one-step mirror descent that minimises the KL to the truth.",
+            table(BETA_HEADER, _rows(names, beta_row)),
+            "## π, mean total variation over rows",
+            "This distance decides whether π is recovered. The control knows only the stationary "
+            "marginal.",
+            table(TRANSITION_HEADER, _with_medians(_rows(names, variation_row))),
+            "## π, mean row KL",
+            "Entries are clipped at 1e-9, so that one clipped entry can make a row KL large at a "
+            "tiny total variation.",
+            table(TRANSITION_HEADER, _with_medians(_rows(names, divergence_row))),
+            "## Algorithm, KL(model ‖ estimator)",
+            "The best estimator is followed by those that the evidence does not separate from it.",
+            table(ALGORITHM_HEADER, _rows(names, algorithm_row)),
+        ],
+    )
 
 
-def algorithm_table(checkpoints: Checkpoints) -> None:
-    """How far the predictions are from every estimator, and which one is named."""
-    print_header("model", "named (not told apart)", *ESTIMATORS)
-    for name, entry in checkpoints.items():
-        found = identify_algorithm(entry.model, entry.task)
-        tied = f" ({', '.join(found.tied)})" if found.tied else ""
-        cells = []
-        for estimator in ESTIMATORS:
-            divergence = found.divergences.get(estimator)
-            cells.append("—" if divergence is None else f"{divergence:.1e}")
-        print_row(name, found.best + tied, *cells)
-    print()
+def interventions_page(names: Sequence[str]) -> str:
+    """How well interchanges of the algorithm's variables move every model."""
+    variables = known_variables()
+    symbols = [variable.symbol for variable in variables.values()]
+    rows = _rows(names, interchange_row)
+    return page(
+        "Interchanges on the zoo",
+        _provenance(names),
+        [
+            "[Interventions](../interventions.md) defines interchange. Each cell has R² ± its "
+            "standard error at the best site, then its controls in brackets (a random site, a "
+            "source that does not belong to the target, the site's mean over sources), then the "
+            "site. Half of the pairs of sequences choose the site; R² is measured on the other "
+            "half. Base sequences are drawn with seed 1 and source sequences with seed 2.",
+            table(("model", "pairs", *symbols), rows),
+            _interchange_medians(rows, symbols),
+        ],
+    )
 
 
-def interchange_table(checkpoints: Checkpoints) -> None:
-    """R² at the best site; in brackets its controls: random site, other source, site mean."""
-    columns = known_variables()
-    symbols = [variable.symbol for variable in columns.values()]
-    print_header("model", *symbols)
-    best: dict[str, list[float]] = {variable: [] for variable in columns}
-    for name, entry in checkpoints.items():
-        cells = []
-        for variable, r2, cell in interchanges(entry, list(columns)):
-            cells.append(cell)
-            if r2 is not None:
-                best[variable].append(r2)
-        print_row(name, *cells)
-    medians = [f"{name} {median(values):.3f}" for name, values in best.items() if values]
-    print(f"\nMedians over all models: {', '.join(medians)}")
+def zoo_page(names: Sequence[str]) -> str:
+    """How the training of every model ended, by its stored history."""
+    return page(
+        "How the training of the zoo ended",
+        _provenance(names),
+        [
+            "Read from the histories that are stored with the models. [Training](../training.md) "
+            "explains the recipes. KL is that of the last evaluation, on held-out sequences. It is "
+            "divided by the KL of tuned one-step and two-step mirror descent (MD) on the same "
+            f"sequences. The median is over the last {LAST_EVALUATIONS} evaluations. β, the gain "
+            "and the branch are read from attention.",
+            table(ZOO_HEADER, _rows(names, zoo_row)),
+        ],
+    )
 
 
-def known_variables() -> dict[str, Variable]:
-    """The variables of all algorithms by name."""
-    found: dict[str, Variable] = {}
-    for algorithm in ALGORITHMS.values():
-        for variable in algorithm.variables:
-            found.setdefault(variable.name, variable)
-    return found
+PAGES: dict[str, Callable[[Sequence[str]], str]] = {
+    "zoo": zoo_page,
+    "probes": probes_page,
+    "interventions": interventions_page,
+}
+"""The pages by the names of their files."""
 
 
-def interchanges(
-    checkpoint: Checkpoint, variables: list[str]
-) -> list[tuple[str, float | None, str]]:
-    """Interchange every variable that the model's algorithm has.
+def _provenance(names: Sequence[str]) -> Provenance:
+    """What makes a page with these models."""
+    every = list(names) == zoo_names()
+    return provenance_of(COMMAND if every else " ".join([COMMAND, *names]), names)
 
-    Args:
-        checkpoint: the model and its task.
-        variables: names of the columns.
 
-    Returns:
-        For every variable its name, R² (None if the algorithm does not have it) and cell.
-    """
-    length = checkpoint.model.config.length
-    n_sequences = 256 if length <= 64 else 64
-    base = checkpoint.task.sample(n_sequences, length, seed=1).tokens
-    source = checkpoint.task.sample(n_sequences, length, seed=2).tokens
-    explanation = explain(checkpoint.model, checkpoint.task)
-    own = {variable.name for variable in explanation.algorithm.variables}
-    rows: list[tuple[str, float | None, str]] = []
-    for variable in variables:
-        if variable not in own:
-            rows.append((variable, None, "—"))
-            continue
-        found = interchange(
-            checkpoint.model, checkpoint.task, base, source, variable, explanation=explanation
-        )
-        controls = f"{found.control_r2:.2f}, {found.mismatched_r2:.2f}, {found.mean_r2:.2f}"
-        rows.append((variable, found.r2, f"**{found.r2:.3f}** ({controls}) {found.site}"))
+def _rows(names: Sequence[str], measure: Callable[[str, Checkpoint], Row]) -> list[Row]:
+    """One row per model."""
+    rows = []
+    for name in names:
+        print(f"{measure.__name__}: {name}", file=sys.stderr, flush=True)
+        rows.append(measure(name, load_checkpoint(name)))
     return rows
+
+
+def _of_fast_recipe(rows: Sequence[Row]) -> list[Row]:
+    """The rows of models that were trained by the fast recipe."""
+    fast = []
+    for row in rows:
+        recipe = read_config(ZOO / row[0])["recipe"]["name"]
+        if recipe.startswith("fast"):  # "fast, changed" is the recipe with a flag
+            fast.append(row)
+    return fast
+
+
+def _with_medians(rows: Sequence[Row]) -> list[Row]:
+    """Rows of readings of π, and the median of each reading over models of the fast recipe."""
+    fast = _of_fast_recipe(rows)
+    if not fast:
+        return list(rows)
+    medians = []
+    for column in range(2, 2 + len(READINGS)):
+        medians.append(f"{median(float(row[column]) for row in fast):.4f}")
+    return [*rows, ("median of the fast recipe", "", *medians, "")]
+
+
+def _interchange_medians(rows: Sequence[Row], symbols: Sequence[str]) -> str:
+    """A sentence with the median R² of each variable over models of the fast recipe."""
+    fast = _of_fast_recipe(rows)
+    medians = []
+    for column, symbol in enumerate(symbols, start=2):
+        scores = [float(found[1]) for row in fast if (found := SCORE.match(row[column]))]
+        if scores:
+            medians.append(f"{symbol} {median(scores):.3f}")
+    return f"Median R² over models of the fast recipe: {', '.join(medians) or NONE}."
 
 
 if __name__ == "__main__":

@@ -1,5 +1,10 @@
-# Sourced by the other scripts: `set_up EXTRA` makes .venv in the project root with everything the extra
-# needs, at the pinned versions. A second call with nothing changed returns at once.
+# Sourced by the other scripts.
+#   set_up EXTRA      makes .venv in the project root with everything the extra needs, at the pinned versions;
+#                     returns at once if nothing has changed since the last call
+#   install_programs  installs the system packages that the tests need and the machine lacks, after saying which
+#   require_programs  stops with the names of these packages instead
+
+APT_INSTALL="apt-get install --no-install-recommends"
 
 find_python() {
     for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python; do
@@ -24,10 +29,48 @@ set_up() {
         echo "Setting up .venv with $("$python" --version) …" >&2
         "$python" -m venv --clear .venv
     fi
-    echo "Installing the pinned packages (once; a few minutes) …" >&2
+    echo "Installing the packages pinned in constraints.txt into .venv (once; a few minutes) …" >&2
     # The compat mode is a plain entry on the path: the package is found from every directory. The build's own
     # environment takes its versions from the constraints too.
     PIP_CONSTRAINT=constraints.txt .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --config-settings editable_mode=compat --editable ".${extra:+[$extra]}"
     echo "$key" >"$stamp"
+}
+
+# The Debian packages of those programs that the tests need and that are not on the path. The compiled kernels and
+# the pages are tested too, so no test is skipped because a compiler or a browser is missing.
+missing_packages() {
+    local compiler="${CXX:-c++}" missing=()
+    command -v "${compiler%% *}" >/dev/null || missing+=(g++)
+    command -v chromium >/dev/null || missing+=(chromium)
+    command -v chromedriver >/dev/null || missing+=(chromium-driver)
+    echo ${missing[@]+"${missing[@]}"}
+}
+
+require_programs() {
+    local missing
+    missing=$(missing_packages)
+    if [ -n "$missing" ]; then
+        echo "scripts/test: the tests need programs that are missing; run \`$APT_INSTALL $missing\`, or leave out --no-install" >&2
+        exit 2
+    fi
+}
+
+install_programs() {
+    local missing
+    missing=$(missing_packages)
+    if [ -z "$missing" ]; then
+        return
+    fi
+    echo "scripts/test: about to install with apt-get: $missing" >&2
+    # Unquoted: one argument per word.
+    if ! apt-get update -qq || ! $APT_INSTALL -y -qq $missing; then
+        echo "scripts/test: apt-get could not install the packages; run \`$APT_INSTALL $missing\` as root, or install these programs in another way" >&2
+        exit 1
+    fi
+    missing=$(missing_packages)
+    if [ -n "$missing" ]; then
+        echo "scripts/test: still missing after the installation: $missing; check PATH and CXX" >&2
+        exit 1
+    fi
 }

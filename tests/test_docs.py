@@ -11,7 +11,7 @@ from mtdinterp.cli import COMMANDS, build_parser
 from mtdinterp.report.definitions import terms_page
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -59,6 +59,7 @@ def test_names_can_be_imported(page: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_runs(page: Path) -> None:
     """One block after the other, as a reader would; with fewer steps of training."""

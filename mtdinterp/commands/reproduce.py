@@ -110,19 +110,24 @@ def _models(options: argparse.Namespace) -> "Models":
 
 def _write_page(made: Sequence["Reproduction"], options: argparse.Namespace) -> None:
     """Write all figures as a page, as Markdown and as JSON."""
+    from mtdinterp.checkpoint_files import zoo_names
+    from mtdinterp.checkpoints.provenance import provenance_of
     from mtdinterp.pages.page import render
     from mtdinterp.reproduce.page import compose, markdown
 
     command = ["mtdinterp", "reproduce", ALL]
     origin = "Trained models are those of the zoo."
+    models = zoo_names()
     if options.train:
         command.append("--train")
         origin = "Models were trained again with the zoo's recipes."
+        models = []
     if options.seed:
         command += ["--seed", str(options.seed)]
     page: Path = options.out / "index.html"
     page.write_text(render(compose(made, options.out, shlex.join(command), origin)))
-    page.with_suffix(".md").write_text(markdown(made, origin))
+    provenance = provenance_of(shlex.join(command), models)
+    page.with_suffix(".md").write_text(markdown(made, origin, provenance))
     page.with_suffix(".json").write_text(json.dumps(_plain(made, options.out), indent=1) + "\n")
 
 

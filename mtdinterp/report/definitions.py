@@ -146,8 +146,52 @@ DEFINITIONS = {
 }
 
 
+CODE = {
+    "MTD task": "mtdinterp.tasks.mtd.MTDTask",
+    "lag-specific task": "mtdinterp.tasks.lag_specific.LagSpecificMTDTask",
+    "q, m, T": "mtdinterp.tasks.base.Task",
+    "γ, Γ": "mtdinterp.evidence.Evidence.mean_responsibilities",
+    "estimator": "mtdinterp.estimators.base.Estimator",
+    "uniform weights": "mtdinterp.estimators.uniform.Uniform",
+    "one step of mirror descent": "mtdinterp.estimators.mirror_descent.descend",
+    "β, η": "mtdinterp.estimators.mirror_descent.beta_from_learning_rate",
+    "first-order theory": "mtdinterp.theory.equivalent_learning_rate",
+    "exact posterior mean": "mtdinterp.estimators.exact_bayes.posterior_mean_of",
+    "maximum likelihood, entropy-regularised": "mtdinterp.estimators.entropic.maximise_regularised",
+    "construction": "mtdinterp.construction.base.Implementation",
+    "two-step construction": "mtdinterp.construction.two_step_disentangled.two_step",
+    "reference construction": "mtdinterp.explanation.Explanation.reference",
+    "claim": "mtdinterp.claims.Claim",
+    "control": "mtdinterp.claims.Claim",
+    "at the bound": "mtdinterp.estimators.base.Fit",
+    "KL to the truth": "mtdinterp.metrics.score",
+    "KL(model ‖ estimator)": "probes.identify_algorithm.identify_algorithm",
+    "beyond uniform weights": "mtdinterp.metrics.share_explained",
+    "explained": "mtdinterp.metrics.share_explained",
+    "gain": "mtdinterp.readings.mechanism.head_paths",
+    "branch": "mtdinterp.readings.mechanism.branch_of",
+    "carrying head": "mtdinterp.readings.mechanism.strongest",
+    "gauge": "mtdinterp.readings.mechanism.gauge_fixed",
+    "total variation": "mtdinterp.metrics.total_variation",
+    "row KL": "mtdinterp.metrics.row_kl",
+    "R²": "mtdinterp.metrics.r_squared",
+    "L1.lag, L2.L1.lag, …": "mtdinterp.models.stream.Stream",
+    "selectivity": "probes.decode_latents.decode_latents",
+    "plateau left, β appears, π appears": "probes.trace_development.trace_development",
+    "patch sweep": "mtdinterp.interventions.sweep.patch_sweep",
+    "steering": "mtdinterp.interventions.steering.steer_weights",
+    "interchange": "mtdinterp.interventions.interchange.interchange",
+    "transplant": "mtdinterp.interventions.transplants.transplant_attention",
+    "circuit": "mtdinterp.interventions.circuit.minimal_circuit",
+}
+"""Where the code defines or computes each term, by its dotted name."""
+
+
 def terms_page() -> str:
-    """The definitions as the page docs/terms.md."""
-    lines = [f"- **{term}**: {meaning}" for term, meaning in DEFINITIONS.items()]
-    about = "The terms that reports use. Names in brackets are those of the paper's source."
+    """The definitions as the page docs/terms.md, each with a pointer to the code."""
+    lines = [f"- **{term}**: {text} Code: `{CODE[term]}`." for term, text in DEFINITIONS.items()]
+    about = (
+        "The terms that reports use, and where the code defines them. Names in brackets are those "
+        "of the paper's source."
+    )
     return "\n".join(["# Terms", "", about, "", *lines, ""])

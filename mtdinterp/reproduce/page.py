@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.checkpoints.provenance import Provenance
 from mtdinterp.pages.blocks import Columns, Document, Image, Links, Section, Table, Text
 from mtdinterp.reproduce.figure import PICTURES, Reproduction
 
@@ -67,12 +68,20 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
-    """The same text without the pictures, as a page of documentation."""
+def markdown(reproductions: Sequence[Reproduction], origin: str, provenance: Provenance) -> str:
+    """The same text without the pictures, as a page of documentation.
+
+    Args:
+        reproductions: the figures, in order.
+        origin: a sentence about where trained models come from.
+        provenance: what made the figures, and the weights of the models.
+
+    Returns:
+        The page as Markdown.
+    """
     paragraphs = [
-        f"Written by `mtdinterp reproduce all`, which makes the figures too. {origin} KL is "
-        "KL(truth ‖ prediction) in nats, averaged over held-out sequences; ± is a standard error "
-        "unless stated otherwise."
+        f"{origin} KL is KL(truth ‖ prediction) in nats, averaged over held-out sequences; ± is a "
+        "standard error unless stated otherwise."
     ]
     for found in reproductions:
         first, *others = found.measured
@@ -86,4 +95,5 @@ def markdown(reproductions: Sequence[Reproduction], origin: str) -> str:
         textwrap.fill(paragraph, 118, break_long_words=False, break_on_hyphens=False)
         for paragraph in paragraphs
     ]
-    return "\n\n".join(["# The paper's claims, and what was measured here", *filled]) + "\n"
+    title = "# The paper's claims, and what was measured here"
+    return "\n\n".join([title, *provenance.markdown(), *filled]) + "\n"

@@ -115,6 +115,7 @@ def test_a_learned_subspace_needs_one_dimension_less_than_there_are_lags():
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_interchange_on_the_zoo():
     names = [
         name

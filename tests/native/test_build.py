@@ -106,6 +106,7 @@ def test_two_processes_build_once_and_both_get_it(fresh):
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_the_kernels_are_clean_under_the_sanitizers(tmp_path):
     """The same tests with AddressSanitizer and UndefinedBehaviorSanitizer compiled in."""
     # The C++ runtime comes along, or the sanitizer does not find the exceptions that torch throws.

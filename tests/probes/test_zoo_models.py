@@ -27,6 +27,7 @@ def test_beta_is_near_the_optimum(name):
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("name", LONG)
 def test_beta_is_near_the_optimum_on_long_sequences(name):
     beta_is_near_the_optimum(name)

@@ -89,6 +89,7 @@ def test_a_model_for_another_number_of_lags_is_not_explained(tmp_path, task):
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     numbers, _ = written(
         tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, 0.0), task)
@@ -101,6 +102,7 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_a_step_against_the_likelihood_is_said(tmp_path, task):
     numbers, _ = written(
         tmp_path, collected(tmp_path, one_step(task.transition, 3, LENGTH, -8.0), task)
@@ -110,6 +112,7 @@ def test_a_step_against_the_likelihood_is_said(tmp_path, task):
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_where_there_is_nothing_to_infer_nothing_is_held_against_the_model(tmp_path, task):
     single = MTDTask(task.transition, 1)
     numbers, page = written(

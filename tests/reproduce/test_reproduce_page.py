@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from mtdinterp.checkpoints.provenance import Provenance, recorded_weights
 from mtdinterp.pages.page import render
 from mtdinterp.reproduce.figure import Context, write
 from mtdinterp.reproduce.models import ZooModels
@@ -63,7 +64,11 @@ def test_a_long_table_is_left_to_its_file(found, page):
     assert "<details>" not in page(replace(found, table=[*found.table] * MOST_ROWS))
 
 
-def test_markdown_has_every_sentence(found):
-    text = " ".join(markdown([found], "From the zoo.").split())
+def test_markdown_has_every_sentence_and_says_what_made_it(found):
+    provenance = Provenance("mtdinterp reproduce all", {"torch": "2"}, {"a-model": "0" * 64})
+    page = markdown([found], "From the zoo.", provenance)
+    text = " ".join(page.split())
+    assert "Made by `mtdinterp reproduce all` with torch 2." in text
+    assert recorded_weights(page) == {"a-model": "0" * 64}
     assert found.claim in text
     assert all(sentence in text for sentence in found.measured)

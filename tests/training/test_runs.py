@@ -133,7 +133,10 @@ def saved_at(path):
     return (path / "training.pt").stat().st_mtime_ns if (path / "training.pt").exists() else None
 
 
-@pytest.mark.parametrize(("kills", "threads"), [(3, 1), pytest.param(6, 2, marks=pytest.mark.slow)])
+MORE_KILLS = pytest.param(6, 2, marks=(pytest.mark.slow, pytest.mark.promise))
+
+
+@pytest.mark.parametrize(("kills", "threads"), [(3, 1), MORE_KILLS])
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills, threads, tmp_path):
     subprocess.run(
         [*COMMAND, "--out", str(tmp_path / "whole")],
