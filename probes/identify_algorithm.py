@@ -386,22 +386,14 @@ def identify_algorithm(
     mean_prediction = given[half:].mean(0, keepdim=True).expand_as(given[half:])
     clipped = to_distribution(given[half:])
     constant = divergences(clipped, mean_prediction)
-    parameters = {}
-    for name, fit in fits.items():
-        derived = ESTIMATORS[name].derived(fitting, fit.constants)
-        parameters[name] = {**derived, **fit.constants}
-    best_shifted = {}
-    for condition, found in shifted.items():
-        if found:
-            best_shifted[condition] = _simplest(_ties(found, n_constants), n_constants)
     return AlgorithmIdentification(
         best=best,
         divergences=_means(scores),
         intervals={name: bootstrap_interval(value, seed=seed) for name, value in scores.items()},
-        parameters=parameters,
+        parameters=_parameters(fits, fitting),
         at_bound={name: fit.at_bound for name, fit in fits.items()},
         shifted={condition: _means(found) for condition, found in shifted.items()},
-        best_shifted=best_shifted,
+        best_shifted=_named_for_each(shifted, n_constants),
         tied=tuple(name for name in ties if name != best),
         explained=share_explained(scores[best], constant),
         beyond_uniform=share_explained(scores[best], uniform),
@@ -495,6 +487,24 @@ def _fit_each(
         fits[name] = fit
         scores[name] = divergence
     return fits, scores, left_out
+
+
+def _parameters(fits: dict[str, Fit], fitting: Evidence) -> dict[str, Constants]:
+    """Fitted constants of every estimator, and numbers derived from them."""
+    parameters = {}
+    for name, fit in fits.items():
+        derived = ESTIMATORS[name].derived(fitting, fit.constants)
+        parameters[name] = {**derived, **fit.constants}
+    return parameters
+
+
+def _named_for_each(shifted: dict[str, Divergences], n_constants: dict[str, int]) -> dict[str, str]:
+    """The estimator that would be named by each kind of shifted sequences alone."""
+    named = {}
+    for condition, found in shifted.items():
+        if found:
+            named[condition] = _simplest(_ties(found, n_constants), n_constants)
+    return named
 
 
 def _means(scores: Divergences) -> dict[str, float]:

@@ -24,32 +24,32 @@ RIGHT = 566
 RIGHT_WIDTH = 370
 
 
-def rectangle(x: float, y: float, width: float, fill: str, height: float = BAR) -> str:
+def _rectangle(x: float, y: float, width: float, fill: str, height: float = BAR) -> str:
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" '
         f'stroke="{INK}" stroke-width="1"/>'
     )
 
 
-def arrow(x: float, top: float, bottom: float) -> str:
+def _arrow(x: float, top: float, bottom: float) -> str:
     return (
         f'<path d="M{x:g} {top:g}V{bottom - 7:g}" stroke="{SOFT}" stroke-width="1.5" fill="none"/>'
         f'<path d="M{x - 4:g} {bottom - 8:g}h8l-4 8z" fill="{SOFT}"/>'
     )
 
 
-def segments(x: float, y: float, blocks: list[tuple[str, float]]) -> list[str]:
+def _segments(x: float, y: float, blocks: list[tuple[str, float]]) -> list[str]:
     """A stream bar: named blocks side by side; lag blocks have their own colour."""
     parts = []
     for name, width in blocks:
         fill = LAG_FILL if name.endswith("lag") else TOKEN_FILL
-        parts.append(rectangle(x, y, width, fill))
+        parts.append(_rectangle(x, y, width, fill))
         parts.append(text(x + width / 2, y + 19, name, "middle", 11))
         x += width
     return parts
 
 
-def layer_box(x: float, y: float, width: float, lines: list[str]) -> list[str]:
+def _layer_box(x: float, y: float, width: float, lines: list[str]) -> list[str]:
     """A layer between two stream bars."""
     height = 18 * len(lines) + 14
     box = (
@@ -83,18 +83,18 @@ def disentangled() -> list[str]:
     ]
     for number, blocks in enumerate(bars):
         y = TOP + number * STEP
-        parts += segments(LEFT, y, blocks)
+        parts += _segments(LEFT, y, blocks)
         if number == len(bars) - 1:
             break
-        parts.append(arrow(LEFT + 30, y + BAR, y + STEP))
+        parts.append(_arrow(LEFT + 30, y + BAR, y + STEP))
         lines = [
             f"layer {number + 1}   (blocks.{number})",
             "score = h_i·W_A·h_j + h_i·R_A[i-j],   A = causal softmax",
             "append Σ_j A[i,j]·(h_j, R_V[i-j])",
         ]
-        parts += layer_box(LEFT + 52, y + BAR + 18, 412, lines)
+        parts += _layer_box(LEFT + 52, y + BAR + 18, 412, lines)
     bottom = TOP + 3 * STEP + BAR
-    parts.append(arrow(LEFT + 30, bottom, bottom + 38))
+    parts.append(_arrow(LEFT + 30, bottom, bottom + 38))
     parts.append(text(LEFT + 46, bottom + 24, "· W_U"))
     parts.append(text(LEFT, bottom + 56, "output [pos, vocab]: no softmax", weight="bold"))
     return parts
@@ -109,19 +109,19 @@ def standard() -> list[str]:
     ]
     for number, name in enumerate(names):
         y = TOP + number * STEP
-        parts.append(rectangle(RIGHT, y, RIGHT_WIDTH, TOKEN_FILL))
+        parts.append(_rectangle(RIGHT, y, RIGHT_WIDTH, TOKEN_FILL))
         parts.append(text(RIGHT + RIGHT_WIDTH / 2, y + 19, name, "middle", 12))
         if number == len(names) - 1:
             break
-        parts.append(arrow(RIGHT + 30, y + BAR, y + STEP))
+        parts.append(_arrow(RIGHT + 30, y + BAR, y + STEP))
         lines = [
             f"layer {number + 1}   (blocks.{number})",
             "score = q_i·(k_j + R_K[i-j]) / √d_head",
             "add Σ_j A[i,j]·(v_j + R_V[i-j])·W_O",
         ]
-        parts += layer_box(RIGHT + 52, y + BAR + 18, RIGHT_WIDTH - 52, lines)
+        parts += _layer_box(RIGHT + 52, y + BAR + 18, RIGHT_WIDTH - 52, lines)
     bottom = TOP + 3 * STEP + BAR
-    parts.append(arrow(RIGHT + 30, bottom, bottom + 38))
+    parts.append(_arrow(RIGHT + 30, bottom, bottom + 38))
     parts.append(text(RIGHT + 46, bottom + 24, "· W_U"))
     parts.append(text(RIGHT, bottom + 56, "output [pos, vocab]: no softmax", weight="bold"))
     return parts
@@ -131,9 +131,9 @@ def draw() -> str:
     """The SVG file."""
     divider = f'<path d="M{RIGHT - 39} 20V{HEIGHT - 20}" stroke="{FAINT}" stroke-width="1"/>'
     legend = [
-        rectangle(LEFT + 300, 18, 14, TOKEN_FILL, 14),
+        _rectangle(LEFT + 300, 18, 14, TOKEN_FILL, 14),
         text(LEFT + 320, 30, "tokens, or averages of them"),
-        rectangle(LEFT + 300, 40, 14, LAG_FILL, 14),
+        _rectangle(LEFT + 300, 40, 14, LAG_FILL, 14),
         text(LEFT + 320, 52, "what R_V gives: the lags"),
     ]
     body = "\n".join([*disentangled(), *legend, divider, *standard()])
