@@ -5,6 +5,7 @@ two values of one constant. It is a function of the model, the task, the number 
 the seed; the same arguments give the same explanation.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from mtdinterp.algorithms.base import Algorithm
 from mtdinterp.algorithms.precision import Combination, precision_of
 from mtdinterp.checks import ArrayLike, check_count
-from mtdinterp.construction.base import Implementation, LayerRole, implementation_for
+from mtdinterp.construction.base import Implementation, LayerRole, implementations_for
 from mtdinterp.criteria import EXPLAINED, PRICE, RESOLUTION
 from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators.base import Constants, Fit
@@ -139,17 +140,16 @@ def explain(
     predictions = predictions_of(model, sequences)
     if not predictions.isfinite().all():
         raise ValueError("model: its predictions are not finite numbers")
-    implementation: Implementation | None = None
+    known: dict[str, Implementation] = {}
     reason = ""
     try:
-        implementation = implementation_for(model.config, task)
+        for entry in implementations_for(model.config, task):
+            known.setdefault(entry.algorithm, entry)
     except NotApplicable as error:
         reason = str(error)
-    if implementation is not None:
-        algorithm = ALGORITHMS[implementation.algorithm]
-        fit = algorithm.fit(evidence, predictions)
-    else:
-        algorithm, fit = nearest_algorithm(evidence, predictions)
+    # Without a construction of this depth, every algorithm is a candidate.
+    algorithm, fit = nearest_algorithm(evidence, predictions, known or ALGORITHMS)
+    implementation = known.get(algorithm.name)
     share = share_explained(
         evidence.divergence(predictions, algorithm.weights(evidence, **fit.constants)),
         evidence.divergence(predictions, evidence.uniform),
@@ -183,18 +183,30 @@ def explain(
 
 
 def nearest_algorithm(
-    evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]
+    evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], names: Iterable[str]
 ) -> tuple[Algorithm, Fit]:
     """The algorithm nearest to the predictions once its constants are paid for.
 
     Args:
         evidence: the evidence of the sequences.
         predictions: the predictions to explain.
+        names: the algorithms to choose from.
 
     Returns:
         The algorithm and its fit.
+
+    Raises:
+        CannotCompute: if none of them can be computed on this evidence.
     """
-    fits = {name: algorithm.fit(evidence, predictions) for name, algorithm in ALGORITHMS.items()}
+    fits: dict[str, Fit] = {}
+    reasons = []
+    for name in names:
+        try:
+            fits[name] = ALGORITHMS[name].fit(evidence, predictions)
+        except CannotCompute as error:
+            reasons.append(str(error))
+    if not fits:
+        raise CannotCompute(f"no algorithm can be computed here: {'; '.join(reasons)}")
 
     def price(name: str) -> float:
         extra = max(0, len(fits[name].constants) - 1)

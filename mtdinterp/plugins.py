@@ -114,8 +114,7 @@ def register_implementation(implementation: Registered) -> Registered:
     instance: Any = _instance(implementation)
     _check_name(instance.algorithm)
     _check_name(instance.architecture)
-    pair = f"{instance.algorithm}/{instance.architecture}"
-    registry.IMPLEMENTATIONS.add(pair, instance)
+    registry.IMPLEMENTATIONS.add(instance.name, instance)
     return implementation
 
 

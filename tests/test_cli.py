@@ -159,7 +159,8 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
     ("arguments", "message"),
     [
         (["--target", "truth"], "--target applies only if the two-step construction is tuned"),
-        (["--layers", "4"], "there are constructions for disentangled with 3 layers"),
+        (["--algorithm", "nil"], "got nil in disentangled with 3 layers"),
+        (["--layers", "4"], "the known constructions are one_step (disentangled, 3 layers)"),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
         (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
         (["--layers", "5", "--constants", "1"], "the two-step construction has 4 (β₁ a c₁ c₂)"),

@@ -4,18 +4,23 @@ import pytest
 import torch
 
 from mtdinterp import LagSpecificMTDTask, MTDTask, explain
+from mtdinterp.algorithms.base import Algorithm, Variable
+from mtdinterp.algorithms.one_step import RESPONSIBILITIES
 from mtdinterp.construction import LayerRole, one_step, one_step_standard, two_step
-from mtdinterp.construction.base import Implementation, implementation_for
-from mtdinterp.errors import NotApplicable
+from mtdinterp.construction.base import Implementation, implementation_for, implementations_for
+from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators import tune_learning_rate
+from mtdinterp.estimators.mirror_descent import BETA
+from mtdinterp.explanation import nearest_algorithm
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
     StandardConfig,
     StandardTransformer,
 )
+from mtdinterp.plugins import register_algorithm, register_implementation
 from mtdinterp.readings import attention_of, predictions_of
-from mtdinterp.registry import ALGORITHMS, IMPLEMENTATIONS
+from mtdinterp.registry import ALGORITHMS, ESTIMATORS, IMPLEMENTATIONS
 from mtdinterp.tasks import HasTransition
 
 LENGTH = 40
@@ -175,6 +180,43 @@ def test_a_second_construction_of_a_depth_serves_the_tasks_that_the_first_refuse
     assert implementation_for(config, LagSpecificMTDTask.random(5, 3, seed=0)) is second
     first = implementation_for(config, MTDTask.random(5, 3, seed=0))
     assert first is IMPLEMENTATIONS["one_step/disentangled"]
+
+
+def test_of_several_constructions_of_a_depth_the_nearest_algorithm_is_chosen(monkeypatch):
+    class Newest(Algorithm):
+        name, label, rank = "newest", "one step on the last token alone", -1.0
+        constants = (BETA,)
+        variables = (RESPONSIBILITIES, Variable("weights", "w", newest_weights))
+
+        def default_constants(self, evidence):
+            return {"beta": 1.0}
+
+    class Failing(Newest):
+        name = "failing"
+
+        def weights(self, evidence, **constants):
+            raise CannotCompute("it never works")
+
+    for kind in (ALGORITHMS, ESTIMATORS, IMPLEMENTATIONS):
+        len(kind)
+        monkeypatch.setattr(kind, "_items", dict(kind._items))
+    for algorithm in (Newest, Failing):
+        register_algorithm(algorithm)
+        implementation = type(IMPLEMENTATIONS["one_step/disentangled"])()
+        implementation.algorithm = algorithm.name
+        register_implementation(implementation)
+    task = MTDTask.random(5, 3, seed=1)
+    model = one_step(task.transition, 3, LENGTH, 20.0)
+    names = [entry.algorithm for entry in implementations_for(model.config, task)]
+    assert names == ["newest", "failing", "one_step"]
+    explanation = explain(model, task, n_sequences=FEW)
+    assert explanation.implementation is IMPLEMENTATIONS["one_step/disentangled"]
+    with pytest.raises(CannotCompute, match="no algorithm can be computed here: it never works"):
+        nearest_algorithm(task.evidence(explanation.tokens), explanation.predictions, ["failing"])
+
+
+def newest_weights(evidence, values, constants):
+    return (constants["beta"] * values["responsibilities"][:, -1]).softmax(-1)
 
 
 @pytest.mark.parametrize("n_layers", [3, 5])

@@ -45,13 +45,12 @@ def _import_lines(scene: Scene, kinds: set[str]) -> list[str]:
         names.add("Edit")
     names.update(name for kind, name in IMPORTED_FOR.items() if kind in kinds)
     lines = ["import json", "", "import torch", "", "from mtdinterp import load_checkpoint"]
-    if scene.reference is not None:
-        lines.append("from mtdinterp.construction import implementation_for")
+    registries = "ESTIMATORS" if scene.reference is None else "ESTIMATORS, IMPLEMENTATIONS"
     return [
         *lines,
         f"from mtdinterp.interventions import {', '.join(sorted(names))}",
         "from mtdinterp.metrics import to_distribution, kl_divergence",
-        "from mtdinterp.registry import ESTIMATORS",
+        f"from mtdinterp.registry import {registries}",
     ]
 
 
@@ -74,7 +73,8 @@ def _model_lines(scene: Scene) -> list[str]:
     """Lines that define the model and, if one is known, its reference."""
     if scene.reference is None:
         return ["model = checkpoint.model"]
-    constants = dict(scene.reading.explanation.constants)
+    explanation = scene.reading.explanation
+    constants = dict(explanation.constants)
     options = ""
     if scene.reading.adjustable:
         constants["beta"] = scene.beta
@@ -82,8 +82,10 @@ def _model_lines(scene: Scene) -> list[str]:
     pair = "checkpoint.model, construction"
     if scene.state.model.role == "construction":
         pair = "construction, checkpoint.model"
+    assert explanation.implementation is not None  # it made the reference
+    name = explanation.implementation.name
     return [
-        "implementation = implementation_for(checkpoint.model.config, task)",
+        f"implementation = IMPLEMENTATIONS[{name!r}]",
         f"constants = {constants!r}",
         f"construction = implementation.construct(task, {scene.length}, constants{options})",
         f"model, reference = {pair}",

@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_task_flags(parser)
     add_model_flags(parser, layers="3, or 5 for two steps in the disentangled transformer (3)")
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        help="the algorithm to construct, if several have a construction of this depth",
+    )
     constants = parser.add_mutually_exclusive_group()
     constants.add_argument(
         "--beta", type=number(minimum=0), help="β of the one-step constructions (default: tuned)"
@@ -138,16 +143,21 @@ def _implementation(options: argparse.Namespace, task: "Task") -> "Implementatio
     from mtdinterp.errors import NotApplicable
     from mtdinterp.registry import IMPLEMENTATIONS
 
-    wanted = (options.architecture, options.layers)
     known = []
     for implementation in IMPLEMENTATIONS.values():
+        chosen = options.algorithm in (None, implementation.algorithm)
         depth = (implementation.architecture, implementation.n_layers)
-        if depth == wanted:
+        if chosen and depth == (options.architecture, options.layers):
             implementation.check_task(task)
             return implementation
-        known.append(depth)
-    listed = ", ".join(f"{name} with {layers} layers" for name, layers in sorted(known))
-    raise NotApplicable(f"there are constructions for {listed}; got {wanted[0]} with {wanted[1]}")
+        known.append((implementation.algorithm, *depth))
+    listed = ", ".join(
+        f"{algorithm} ({name}, {layers} layers)" for algorithm, name, layers in sorted(known)
+    )
+    wanted = f"{options.architecture} with {options.layers} layers"
+    if options.algorithm is not None:
+        wanted = f"{options.algorithm} in {wanted}"
+    raise NotApplicable(f"the known constructions are {listed}; got {wanted}")
 
 
 def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> None:

@@ -14,7 +14,7 @@ from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import Stream
 from mtdinterp.readings.regression import Slope
-from mtdinterp.registry import IMPLEMENTATIONS
+from mtdinterp.registry import ALGORITHMS, IMPLEMENTATIONS
 from mtdinterp.tasks.base import Task, require_transition
 
 DELTA = 100.0
@@ -63,6 +63,11 @@ class Implementation(ABC):
     """What each layer's attention does; their number is the depth of the construction."""
     sites: dict[str, NamedSite]
     """Variables that the construction keeps in the stream, by name."""
+
+    @property
+    def name(self) -> str:
+        """The name that it is registered under."""
+        return f"{self.algorithm}/{self.architecture}"
 
     @property
     def n_layers(self) -> int:
@@ -133,20 +138,26 @@ def implementations_of(architecture: str) -> Iterable[Implementation]:
 
 
 def implementation_for(config: ModelConfig, task: Task) -> Implementation:
-    """The construction of a model's architecture and depth for a task.
+    """The construction with the simplest algorithm; see `implementations_for`."""
+    return implementations_for(config, task)[0]
+
+
+def implementations_for(config: ModelConfig, task: Task) -> list[Implementation]:
+    """The constructions of a model's architecture and depth for a task.
 
     Args:
         config: the model's configuration.
         task: the model's task.
 
     Returns:
-        The implementation.
+        One or more implementations, the simplest algorithm first.
 
     Raises:
         NotApplicable: if none is known, with the reason.
     """
     known = list(implementations_of(config.architecture))
     refusal: NotApplicable | None = None
+    found: list[Implementation] = []
     for implementation in known:
         if implementation.n_layers != config.n_layers:
             continue
@@ -156,7 +167,9 @@ def implementation_for(config: ModelConfig, task: Task) -> Implementation:
             # Another construction of this depth may apply.
             refusal = error
         else:
-            return implementation
+            found.append(implementation)
+    if found:
+        return sorted(found, key=lambda entry: ALGORITHMS[entry.algorithm].rank)
     if refusal is not None:
         raise refusal
     depths = " and ".join(str(implementation.n_layers) for implementation in known)
