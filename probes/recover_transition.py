@@ -147,10 +147,12 @@ class TransitionRecovery(Result):
             if not self.recovered("behaviour"):
                 return sentence
             own = _variation(self.truth, self.truth.mean(0, keepdim=True))
+            distance = self.total_variation["behaviour"]
+            if own > DEPENDS:
+                return f"{sentence} Clipped, they have a total variation of {distance:.3f} from π."
             return (
-                f"{sentence} They are close to π all the same (total variation "
-                f"{self.total_variation['behaviour']:.3f}), because the rows of π themselves "
-                f"differ from their mean by only {own:.3f}."
+                f"{sentence} They are close to π all the same (total variation {distance:.3f}): "
+                f"its own rows differ from their mean by only {own:.3f}."
             )
         reading = ESTIMATES[self.trusted]
         numbers = (
