@@ -21,6 +21,7 @@ from mtdinterp.criteria import (
     AGREE,
     ALIKE,
     CLEAR_R2,
+    DEPENDS,
     LEAST_GAIN,
     LEAST_TOKEN_GAIN,
     RECOVERED,
@@ -149,10 +150,12 @@ class TransitionRecovery(Result):
             if not self.recovered("behaviour"):
                 return sentence
             own = mean_variation(self.truth, self.truth.mean(0, keepdim=True))
+            distance = self.total_variation["behaviour"]
+            if own > DEPENDS:
+                return f"{sentence} Clipped, they have a total variation of {distance:.3f} from π."
             return (
-                f"{sentence} They are close to π all the same (total variation "
-                f"{self.total_variation['behaviour']:.3f}), because the rows of π themselves "
-                f"differ from their mean by only {own:.3f}."
+                f"{sentence} They are close to π all the same (total variation {distance:.3f}): "
+                f"its own rows differ from their mean by only {own:.3f}."
             )
         reading = ESTIMATES[self.trusted]
         numbers = (

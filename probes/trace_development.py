@@ -29,6 +29,12 @@ EVENTS = {
     "branch": "branch chosen",
 }
 """What can appear in training, in words."""
+EVENT_RULES = (
+    f"The plateau is left when {LEFT_PLATEAU:.0%} of the KL gap between uniform weights and one "
+    f"step is closed; β and the branch appear when their R² is at least {CLEAR_R2:g}; π appears "
+    f"when its row KL is below {APPEARED_KL:.0%} of the token marginal's."
+)
+"""When an event counts, as the pages state it."""
 NEEDED = {
     "left_plateau": "ratio",
     "beta": "beta",
@@ -69,7 +75,7 @@ class Development(Result):
             lines.append(f"  {words[name]:<38} {when}")
         missing = [name for name in words if name not in self.events]
         lines += [f"  {words[name]:<38} not recorded" for name in missing]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"  {EVENT_RULES}"])
 
     def blocks(self) -> list[Block]:
         by_step: dict[int, list[str]] = {}
@@ -97,7 +103,7 @@ class Development(Result):
         never = [EVENTS[name] for name, step in self.events.items() if step is None]
         if never:
             blocks.append(Text((f"Never seen: {', '.join(never)}.",), "soft"))
-        return blocks
+        return [*blocks, Text((EVENT_RULES,), "soft")]
 
     def points(self, name: str) -> tuple[tuple[float, float], ...]:
         """The finite values of one reading, with their steps."""

@@ -135,7 +135,10 @@ def test_only_listed_checkpoints_open(client, fresh, name):
     state["model"]["name"] = name
     answer = client.post("/api/view", json=state)
     assert answer.status_code == 422
-    assert answer.json()["error"].startswith("model: expected one of")
+    error = answer.json()["error"]
+    assert error.startswith(f"There is no model {name!r} here; ")
+    assert error.endswith("the Model panel and mtdinterp zoo list the models.")
+    assert "standard-m5-T64" not in error  # not the whole list
 
 
 def test_no_path_is_told(client, local_checkpoint):
