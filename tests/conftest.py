@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from mtdinterp import providers, registry
+
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -21,6 +23,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 torch.set_num_threads(1)
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_cases.json").read_text())
+
+
+@pytest.fixture
+def clean_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations and loaded plugin files of a test end with it."""
+    for found in (*registry.BY_KIND.values(), registry.IMPLEMENTATIONS):
+        len(found)  # loads the built-ins, which must stay
+        monkeypatch.setattr(found, "_items", dict(found._items))
+        monkeypatch.setattr(found, "_providers", dict(found._providers))
+    monkeypatch.setattr(providers, "_files", {})
 
 
 def _name(case: dict) -> str:

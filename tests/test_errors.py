@@ -32,6 +32,7 @@ MAY_CATCH = {
     "mtdinterp/cli.py": "the end of the program: what the library refuses becomes one line",
     "mtdinterp/commands/flags.py": "text from the command line that is no number",
     "mtdinterp/commands/report.py": "a file that is no JSON was not written by a report",
+    "mtdinterp/providers.py": "an installed plugin that fails to import is named and skipped",
     "mtdinterp/interventions/indices.py": "an index from the caller that is no integer",
 }
 """Modules that parse foreign input or end the program, with the reason."""

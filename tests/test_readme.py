@@ -5,6 +5,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pytest
+
 from mtdinterp.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +36,7 @@ def test_the_python_recipes_run(capsys):
     assert "The model predicts like the exact posterior mean" in printed
 
 
+@pytest.mark.usefixtures("clean_registries")
 def test_the_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(PLUGIN, tmp_path)

@@ -260,7 +260,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except json.JSONDecodeError:
         return name, value
 
 

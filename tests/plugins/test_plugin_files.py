@@ -23,6 +23,8 @@ from mtdinterp.construction import one_step
 from mtdinterp.estimators import Estimator
 from mtdinterp.report.write import SHORT_NAMES
 
+pytestmark = pytest.mark.usefixtures("clean_registries")
+
 PLUGIN = """
     from dataclasses import dataclass
 
@@ -48,16 +50,6 @@ PLUGIN = """
     def depth(model, task, *, seed=0):
         return Depth(depth=len(model.blocks), n_sequences=1, seed=seed)
 """
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch):
-    """Registrations and loaded files of a test end with it."""
-    for found in registry.BY_KIND.values():
-        len(found)
-        monkeypatch.setattr(found, "_items", dict(found._items))
-        monkeypatch.setattr(found, "_providers", dict(found._providers))
-    monkeypatch.setattr(providers, "_files", {})
 
 
 @pytest.fixture
