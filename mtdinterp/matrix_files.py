@@ -12,13 +12,14 @@ import json
 import math
 import os
 import re
-import stat
 import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mtdinterp.bounded_files import UnreadableFile, read_bounded
 
 LARGEST_FILE = 2**25
 """Bytes that a file may have: a matrix of 1,000 tokens, written with all its digits, fits."""
@@ -66,35 +67,16 @@ def read_transition(path: str | os.PathLike, normalise: bool = False) -> np.ndar
     if parse is None:
         raise ValueError(f"{source}: expected a file that ends in {', '.join(PARSERS)}")
     try:
-        values = parse(_read_bytes(source))
+        values = parse(read_bounded(source, LARGEST_FILE))
         _check_shape(values)
         _check_entries(values)
         return _with_unit_sums(values, normalise)
-    except MatrixError as error:
+    except (MatrixError, UnreadableFile) as error:
         raise ValueError(f"{source}: {error}") from None
 
 
 class MatrixError(Exception):
     """What is wrong with a file's contents, without the file's name."""
-
-
-def _read_bytes(path: Path) -> bytes:
-    """The contents of a regular file of bounded size; a pipe or a device is refused at once."""
-    try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise MatrixError("expected a regular file")
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise MatrixError(f"cannot be read ({error.strerror})") from error
-    if len(content) > LARGEST_FILE:
-        raise MatrixError(f"expected at most {LARGEST_FILE:,} bytes, got more")
-    return content
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to would otherwise block for ever."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 # Formats ------------------------------------------------------------------------------------------

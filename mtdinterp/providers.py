@@ -10,7 +10,6 @@ Nothing heavy is imported here: the command line lists what is installed before 
 import hashlib
 import importlib.metadata
 import os
-import stat
 import sys
 import threading
 import traceback
@@ -23,6 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from mtdinterp.bounded_files import UnreadableFile, read_bounded
 from mtdinterp.errors import CannotCompute, PluginFailed
 
 GROUPS = {
@@ -195,18 +195,9 @@ def read_plugin(file: Path) -> bytes:
     if file.suffix != ".py":
         raise PluginError(f"{file}: expected a Python file (.py)")
     try:
-        # Opening a pipe would wait for a writer.
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise PluginError(f"{file}: cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise PluginError(f"{file}: expected a regular file")
-    with os.fdopen(handle, "rb") as opened:
-        source = opened.read(LARGEST_FILE + 1)
-    if len(source) > LARGEST_FILE:
-        raise PluginError(f"{file}: expected at most {LARGEST_FILE} bytes")
-    return source
+        return read_bounded(file, LARGEST_FILE)
+    except UnreadableFile as error:
+        raise PluginError(f"{file}: {error}") from None
 
 
 def loaded_files() -> tuple[Provider, ...]:
