@@ -114,7 +114,7 @@ def _is_number(cell: str) -> bool:
 
 def _parse_npy(content: bytes) -> np.ndarray:
     """The array of an NPY file in float64."""
-    return np.array(npy_array(content), dtype=np.float64, order="C")
+    return np.ascontiguousarray(npy_array(content), dtype=np.float64)
 
 
 def npy_array(content: bytes) -> np.ndarray:
@@ -124,7 +124,7 @@ def npy_array(content: bytes) -> np.ndarray:
         content: the bytes of the file.
 
     Returns:
-        A read-only array in the dtype of the file.
+        The array in the dtype of the file.
 
     Raises:
         MatrixError: if the bytes hold no such array.
@@ -149,7 +149,9 @@ def npy_array(content: bytes) -> np.ndarray:
     is_shape = all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
         raise MatrixError(f"expected the numbers of an array of shape {shape}; the file is damaged")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
+    order = "F" if fortran_order else "C"
+    # A copy, because what refers to the bytes cannot be written to.
+    return np.frombuffer(data, dtype).reshape(shape, order=order).copy()
 
 
 def _parse_json(content: bytes) -> np.ndarray:

@@ -145,6 +145,12 @@ def test_reference_files_that_do_not_fit(tmp_path):
     assert reference_refusal(path).endswith('"tokens" and "outputs", got tokens')
     np.savez(tmp_path / "objects.npz", tokens=np.array([{}]), outputs=np.ones(2))
     assert "not written by numpy.savez" in reference_refusal(tmp_path / "objects.npz")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
+    greedy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(tmp_path / "greedy.npz", "w") as archive:
+        archive.writestr("tokens.npy", greedy)
+        archive.writestr("outputs.npy", greedy)
+    assert "not written by numpy.savez" in reference_refusal(tmp_path / "greedy.npz")
     large = np.zeros(MOST_REFERENCE + 1, dtype=np.uint8)
     np.savez_compressed(tmp_path / "bomb.npz", tokens=large)
     assert "when it is unpacked" in reference_refusal(tmp_path / "bomb.npz")
