@@ -18,7 +18,7 @@ from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
 from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES, STARTS
-from mtdinterp.commands.train import _table as train_table
+from mtdinterp.commands.train_summary import summary_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
 from mtdinterp.registry import ESTIMATORS, TASKS
@@ -340,7 +340,7 @@ def test_train_takes_every_kind_of_task_and_resumes_it(capsys, tmp_path, monkeyp
 def test_train_without_anything_to_tune_says_so(capsys):
     """A ratio that cannot be computed is a dash with its reason, not a number."""
     held_out = {"one_step": "learning_rate: there is nothing to tune"}
-    table = train_table(
+    table = summary_table(
         {
             "step": 1,
             "steps": 1,
