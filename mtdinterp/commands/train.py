@@ -100,6 +100,16 @@ STARTS = ("tied", "default", "small", "torch", "mirrored")
 """The starts of the built-in architectures; written out for instant errors, and tested."""
 ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
+COMMON_SETTINGS = {
+    "vocab_size": "--vocab-size",
+    "length": "--length",
+    "n_layers": "--layers",
+    "n_heads": "--heads",
+    "n_components": "--order",
+    "d_mlp": "--d-mlp",
+    "logits": "--loss",
+}
+"""Settings that every architecture has, with the flag of each."""
 
 RECIPES = """\
   fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
@@ -250,6 +260,8 @@ def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    if name in COMMON_SETTINGS:
+        raise argparse.ArgumentTypeError(f"{name} has a flag of its own: {COMMON_SETTINGS[name]}")
     try:
         return name, json.loads(value)
     except ValueError:
