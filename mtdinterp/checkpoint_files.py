@@ -11,11 +11,12 @@ Nothing heavy is imported here: the command line checks paths before it imports 
 import difflib
 import json
 import os
-import stat
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from mtdinterp.bounded_files import UnreadableFile, read_bounded
 
 SCHEMA = 1
 CONFIG = "config.json"
@@ -92,22 +93,9 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         The contents.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise CheckpointError(f"{path}: expected a file, got a directory or a device")
-    with open(handle, "rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise CheckpointError(
-            f"{path}: expected at most {most_bytes / 1e6:.3g} MB, got "
-            f"{max(status.st_size, len(content)) / 1e6:.3g} MB"
-        )
-    return content
+        return read_bounded(path, most_bytes)
+    except UnreadableFile as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 ZOO = Path(__file__).parent / "zoo"

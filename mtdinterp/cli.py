@@ -105,11 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser(words).parse_args(words)
+    with _plain_plugin_warnings():
+        # The parser lists installed plugins, and may warn about them.
+        options = build_parser(words).parse_args(words)
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run the command that was parsed; returns the exit code."""
     try:
-        with _plain_plugin_warnings():
-            load_plugins(options)
-            code = options.run(options)
+        load_plugins(options)
+        code = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -12,12 +12,14 @@ import json
 import math
 import os
 import re
-import stat
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mtdinterp.bounded_files import UnreadableFile, read_bounded
 
 LARGEST_FILE = 2**25
 """Bytes that a file may have: a matrix of 1,000 tokens, written with all its digits, fits."""
@@ -27,9 +29,22 @@ ROUNDING_TOLERANCE = 0.05
 """Rows whose sum is farther from 1 are not rounded probabilities: a digit is wrong, or they are
 counts. Twenty entries rounded to two digits are off by at most 0.1, typically by 0.013."""
 NUMBER = re.compile(
-    r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE
+    r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE
 )
-"""A number in a text file; NaN and infinity are read, and refused with their place."""
+"""A number in a text file; NaN and infinity are read, and refused with their place. No two parts
+can match the same digits, so that a long cell takes linear time."""
+DEEPEST = 8
+"""Lists inside lists that are read from a JSON file, to say how many dimensions it has."""
+BAD_HEADER = (
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
+"""What NumPy raises for the header of a damaged file: it is parsed as a Python literal."""
 
 
 def read_transition(path: str | os.PathLike, normalise: bool = False) -> np.ndarray:
@@ -52,11 +67,11 @@ def read_transition(path: str | os.PathLike, normalise: bool = False) -> np.ndar
     if parse is None:
         raise ValueError(f"{source}: expected a file that ends in {', '.join(PARSERS)}")
     try:
-        values = parse(_read_bytes(source))
+        values = parse(read_bounded(source, LARGEST_FILE))
         _check_shape(values)
         _check_entries(values)
         return _with_unit_sums(values, normalise)
-    except MatrixError as error:
+    except (MatrixError, UnreadableFile) as error:
         raise ValueError(f"{source}: {error}") from None
 
 
@@ -64,38 +79,16 @@ class MatrixError(Exception):
     """What is wrong with a file's contents, without the file's name."""
 
 
-def _read_bytes(path: Path) -> bytes:
-    """The contents of a regular file of bounded size; a pipe or a device is refused at once."""
-    try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise MatrixError("expected a regular file")
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise MatrixError(f"cannot be read ({error.strerror})") from error
-    if len(content) > LARGEST_FILE:
-        raise MatrixError(f"expected at most {LARGEST_FILE:,} bytes, got more")
-    return content
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to would otherwise block for ever."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 # Formats ------------------------------------------------------------------------------------------
 
 
 def _parse_csv(content: bytes) -> np.ndarray:
     """One row per line; blank lines, lines that begin with # and a line of names are skipped."""
-    text = _decode(content)
-    delimiter = next((mark for mark in (";", ",") if mark in text), None)
-    lines = [line.strip() for line in text.splitlines()]
-    rows = [
-        [cell.strip() for cell in line.split(delimiter)]
-        for line in lines
-        if line and not line.startswith("#")
-    ]
+    stripped = (line.strip() for line in _decode(content).splitlines())
+    lines = [line for line in stripped if line and not line.startswith("#")]
+    found = (mark for mark in (";", ",") if any(mark in line for line in lines))
+    delimiter = next(found, None)
+    rows = [[cell.strip() for cell in line.split(delimiter)] for line in lines]
     if rows and all(_is_name(cell) for cell in rows[0]):
         rows = rows[1:]
     if not rows:
@@ -120,7 +113,22 @@ def _is_number(cell: str) -> bool:
 
 
 def _parse_npy(content: bytes) -> np.ndarray:
-    """An array as `numpy.save` writes it; pickled objects are refused by their type."""
+    """The array of an NPY file in float64."""
+    return np.ascontiguousarray(npy_array(content), dtype=np.float64)
+
+
+def npy_array(content: bytes) -> np.ndarray:
+    """An array of real numbers as `numpy.save` writes it; pickled objects are refused by type.
+
+    Args:
+        content: the bytes of the file.
+
+    Returns:
+        The array in the dtype of the file.
+
+    Raises:
+        MatrixError: if the bytes hold no such array.
+    """
     file = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(file)
@@ -130,7 +138,7 @@ def _parse_npy(content: bytes) -> np.ndarray:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, fortran_order, dtype = read_header(file)
-    except (ValueError, KeyError) as error:
+    except BAD_HEADER as error:
         raise MatrixError("expected an array written by numpy.save") from error
     if dtype.hasobject:
         raise MatrixError("expected an array of numbers, got pickled objects, which are not read")
@@ -138,10 +146,12 @@ def _parse_npy(content: bytes) -> np.ndarray:
         raise MatrixError(f"expected real numbers, got {dtype}")
     data = content[file.tell() :]
     # Compared first, so that a header cannot ask for more memory than the file has.
-    if math.prod(shape) * dtype.itemsize != len(data):
+    is_shape = all(type(size) is int and size >= 0 for size in shape)
+    if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
         raise MatrixError(f"expected the numbers of an array of shape {shape}; the file is damaged")
-    values = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
-    return np.ascontiguousarray(values, dtype=np.float64)
+    order = "F" if fortran_order else "C"
+    # A copy, because what refers to the bytes cannot be written to.
+    return np.frombuffer(data, dtype).reshape(shape, order=order).copy()
 
 
 def _parse_json(content: bytes) -> np.ndarray:
@@ -164,16 +174,22 @@ def _decode(content: bytes) -> str:
         raise MatrixError("expected text in UTF-8") from error
 
 
-def _rectangular(values: list[Any], where: str = "") -> np.ndarray:
+def _rectangular(values: list[Any], where: str = "", depth: int = 1) -> np.ndarray:
     """Nested lists of numbers as an array; lists of unequal length are refused.
 
     Args:
         values: the lists.
         where: the place of `values` in the file, for error messages.
+        depth: how many lists contain these entries.
 
     Returns:
         The array, whatever its shape.
     """
+    if depth > DEEPEST:
+        raise MatrixError(
+            "expected a matrix [vocab, vocab], or one per lag [lag, vocab, vocab]; got more than "
+            f"{DEEPEST} dimensions"
+        )
     nested = [entry for entry in values if isinstance(entry, list)]
     if not nested:
         return np.array([_number(entry, where) for entry in values], dtype=np.float64)
@@ -183,7 +199,7 @@ def _rectangular(values: list[Any], where: str = "") -> np.ndarray:
     parts = []
     for index, entry in enumerate(nested, start=1):
         level = "matrix" if any(isinstance(inner, list) for inner in entry) else "row"
-        parts.append(_rectangular(entry, f"{where}{level} {index}: "))
+        parts.append(_rectangular(entry, f"{where}{level} {index}: ", depth + 1))
         if parts[-1].shape != parts[0].shape:
             raise MatrixError(
                 f"{where}{level} {index} has {_size(parts[-1])}, and {level} 1 has "

@@ -6,13 +6,12 @@ extensions as entry points (`mtdinterp.probes` and so on; see docs/extending.md)
 loaded with `load_plugin` or `--plugin`.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from mtdinterp import registry
-from mtdinterp.providers import PluginError, PluginWarning, load_plugin
+from mtdinterp.providers import NAME, PluginError, PluginWarning, load_plugin
 
 __all__ = [
     "Needs",
@@ -31,10 +30,6 @@ __all__ = [
 Registered = TypeVar("Registered")
 Needs = Literal["model", "predictions", "checkpoint"]
 NEEDS = get_args(Needs)
-
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-"""Names become file names, JSON keys and words on the command line."""
 RESERVED = frozenset(
     [
         "algorithm",

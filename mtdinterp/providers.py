@@ -10,7 +10,7 @@ Nothing heavy is imported here: the command line lists what is installed before 
 import hashlib
 import importlib.metadata
 import os
-import stat
+import re
 import sys
 import threading
 import traceback
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from mtdinterp.bounded_files import UnreadableFile, read_bounded
 from mtdinterp.errors import CannotCompute, PluginFailed
 
 GROUPS = {
@@ -33,6 +34,9 @@ GROUPS = {
     "probe": "mtdinterp.probes",
 }
 """The entry-point group of every kind of extension."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+"""What an extension may be called: names become file names, JSON keys and words on the command
+line."""
 LARGEST_FILE = 2**20
 """Bytes of a plugin file; a larger file is hardly source code that somebody wrote."""
 OWN_PACKAGES = ("mtdinterp", "probes")
@@ -102,13 +106,19 @@ def installed(kind: str) -> tuple[Installed, ...]:
         kind: a key of `GROUPS`.
 
     Returns:
-        The extensions by name; of two with the same name, the first is kept and a warning says so.
+        The extensions by name. A warning names those that are skipped: the second of two with the
+        same name, and names that cannot be registered.
     """
     found: dict[str, Installed] = {}
     for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
         provider = _provider_of(entry)
         known = found.get(entry.name)
-        if known is None:
+        if not NAME.fullmatch(entry.name):
+            _warn(
+                f"{provider} announces the {kind} {entry.name!r:.90}, which is skipped: expected "
+                "letters, digits, hyphens, dots and underscores"
+            )
+        elif known is None:
             found[entry.name] = Installed(kind, entry.name, provider, entry)
         elif known.entry.value != entry.value:
             _warn(
@@ -195,18 +205,9 @@ def read_plugin(file: Path) -> bytes:
     if file.suffix != ".py":
         raise PluginError(f"{file}: expected a Python file (.py)")
     try:
-        # Opening a pipe would wait for a writer.
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise PluginError(f"{file}: cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise PluginError(f"{file}: expected a regular file")
-    with os.fdopen(handle, "rb") as opened:
-        source = opened.read(LARGEST_FILE + 1)
-    if len(source) > LARGEST_FILE:
-        raise PluginError(f"{file}: expected at most {LARGEST_FILE} bytes")
-    return source
+        return read_bounded(file, LARGEST_FILE)
+    except UnreadableFile as error:
+        raise PluginError(f"{file}: {error}") from None
 
 
 def loaded_files() -> tuple[Provider, ...]:
@@ -255,7 +256,8 @@ def _provided_by(provider: Provider) -> Iterator[None]:
 def _provider_of(entry: importlib.metadata.EntryPoint) -> Provider:
     if entry.dist is None:
         return Provider("an unknown package")
-    return Provider(entry.dist.name, entry.dist.version)
+    # Both are None if the package's metadata are damaged.
+    return Provider(entry.dist.name or "an unknown package", entry.dist.version or "")
 
 
 def _failure(error: BaseException) -> str:

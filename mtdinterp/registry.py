@@ -79,7 +79,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UnknownName(
-                f"{self.kind}: expected one of {', '.join(known)}; got {name!r}{hint}"
+                f"{self.kind}: expected one of {', '.join(known)}; got {name!r:.80}{hint}"
             )
         return self._items[name]
 
@@ -156,9 +156,10 @@ def _same_definition(known: Any, item: Any) -> bool:
 def _definition(item: Any) -> tuple[str, str]:
     """Where an instance is defined: the module and name of its function or class."""
     # A probe is its function; all probes have the same class.
-    source = getattr(item, "function", None)
-    if source is None:
-        source = item if isinstance(item, type) else type(item)
+    source = getattr(item, "function", item)
+    # A function or a class has a name of its own; any other object is known by its class.
+    if not hasattr(source, "__qualname__"):
+        source = type(source)
     return source.__module__, source.__qualname__
 
 

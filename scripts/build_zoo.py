@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mtdinterp import save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
-from mtdinterp.commands.train import live_evaluation
+from mtdinterp.commands.train_summary import live_evaluation
 from mtdinterp.training.run import Run
 from mtdinterp.training.zoo import ENTRIES, Entry, entry_run
 

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     (
+        "mtdinterp.bounded_files",
         "mtdinterp.catalogue",
         "mtdinterp.checkpoint_files",
         "mtdinterp.checks",

@@ -1,6 +1,7 @@
 """The command line; in a process of its own where start-up is what is tested."""
 
 import dataclasses
+import inspect
 import io
 import json
 import os
@@ -12,13 +13,13 @@ import pytest
 import torch
 
 from mtdinterp import LagSpecificMTDTask, catalogue, load_checkpoint, save_checkpoint
-from mtdinterp.architectures import start_names
+from mtdinterp.architectures import Architecture, start_names
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
-from mtdinterp.commands.train import RECIPE_FLAGS, RECIPES, STARTS
-from mtdinterp.commands.train import _table as train_table
+from mtdinterp.commands.train import COMMON_SETTINGS, RECIPE_FLAGS, RECIPES, STARTS
+from mtdinterp.commands.train_summary import summary_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
 from mtdinterp.registry import ESTIMATORS, TASKS
@@ -341,7 +342,7 @@ def test_train_takes_every_kind_of_task_and_resumes_it(capsys, tmp_path, monkeyp
 def test_train_without_anything_to_tune_says_so(capsys):
     """A ratio that cannot be computed is a dash with its reason, not a number."""
     held_out = {"one_step": "learning_rate: there is nothing to tune"}
-    table = train_table(
+    table = summary_table(
         {
             "step": 1,
             "steps": 1,
@@ -647,3 +648,13 @@ def test_patch_from_a_construction_that_does_not_exist_is_one_sentence(tmp_path,
     assert main(["patch", str(tmp_path / "lags"), *place, "--source", "mean"]) == 0
     sweep = ["--sweep", "head", "--same-end", "--sequences", "1"]
     assert main(["patch", str(tmp_path / "lags"), *sweep]) == 0
+
+
+def test_a_setting_that_every_architecture_has_is_given_by_its_own_flag(capsys):
+    parameters = inspect.signature(Architecture.new_model).parameters
+    common = [name for name in parameters if name not in ("self", "settings")]
+    assert set(common) == set(COMMON_SETTINGS)
+    for name in common:
+        with pytest.raises(SystemExit):
+            main(["train", "--setting", f"{name}=3"])
+        assert f"{name} has a flag of its own: --" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Registries: built-ins are found, names are unique, and unknown names are explained."""
 
+import functools
 import sys
 import textwrap
 
@@ -219,3 +220,18 @@ def test_a_registry_without_packages_holds_what_is_added():
     assert len(empty) == 0
     assert empty.add("one", 1) == 1
     assert dict(empty) == {"one": 1}
+
+
+def test_a_probe_may_be_any_callable():
+    probe = functools.partial(print, "nothing")
+    plugins.register_probe("partial", label="anything")(probe)
+    try:
+        assert registry.PROBES["partial"].function is probe
+    finally:
+        registry.PROBES.remove("partial")
+
+
+def test_an_unknown_name_is_repeated_only_in_part():
+    with pytest.raises(UnknownName) as caught:
+        registry.TASKS["x" * 10**6]
+    assert len(str(caught.value)) < 500

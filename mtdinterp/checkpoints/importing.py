@@ -24,6 +24,7 @@ TRANSPOSE = "transpose"
 IN_MEMORY = Path("imported")
 """The path, and so the name, of a checkpoint whose weights did not come from a file."""
 DTYPES = (torch.float32, torch.float64)
+NUMPY_DTYPES = ("<f4", "<f8", ">f4", ">f8")
 OTHER_CONTENT = 64 * 2**20
 """Bytes that a weights file may hold besides eight times the model, such as optimizer states."""
 
@@ -228,13 +229,14 @@ def _fitted(name: str, shape: torch.Size, given: Any, origin: Origin) -> Tensor:
 
 def _as_tensor(name: str, given: Any, theirs: str) -> Tensor:
     """A foreign value as a dense tensor of an accepted dtype, on the CPU."""
-    if isinstance(given, np.ndarray) and given.dtype.kind == "f":
-        given = torch.from_numpy(given.copy())
-    if not isinstance(given, Tensor):
+    if isinstance(given, np.ndarray) and given.dtype in NUMPY_DTYPES:
+        # A copy in native byte order, because torch accepts no other.
+        given = torch.from_numpy(given.astype(given.dtype.newbyteorder("=")))
+    if not isinstance(given, Tensor | np.ndarray):
         raise CheckpointError(
             f"{name}: expected {theirs!r} to be a tensor, got {type(given).__name__}"
         )
-    if given.dtype not in DTYPES:
+    if isinstance(given, np.ndarray) or given.dtype not in DTYPES:
         raise CheckpointError(
             f"{name}: expected {theirs!r} in float32 or float64, got {given.dtype}; convert it "
             "with .float()"

@@ -10,7 +10,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mtdinterp.checkpoint_files import CheckpointError, read_file
 from mtdinterp.checks import ArrayLike
+from mtdinterp.matrix_files import MatrixError, npy_array
 
 ZIP_START = b"PK"
 """First bytes of what `torch.save` has written since torch 1.6."""
@@ -79,32 +80,34 @@ def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
     """
     content = read_file(path, MOST_REFERENCE)
     if content.startswith(ZIP_START):
-        arrays: Mapping[str, ArrayLike] = _read_npz(path, content)
-    else:
-        arrays = _read_safetensors(path, content, "an archive of numpy.savez")
-    for name in ("tokens", "outputs"):
-        if name not in arrays:
-            found = ", ".join(sorted(arrays)) or "none"
-            raise CheckpointError(
-                f'{path}: expected the arrays "tokens" and "outputs", got {found}'
-            )
-    return arrays["tokens"], arrays["outputs"]
+        return _read_npz(path, content)
+    tensors = _read_safetensors(path, content, "an archive of numpy.savez")
+    _check_arrays(path, tensors)
+    return tensors["tokens"], tensors["outputs"]
 
 
-def _read_npz(path: Path, content: bytes) -> dict[str, np.ndarray]:
+def _check_arrays(path: Path, names: Iterable[str]) -> None:
+    if not {"tokens", "outputs"} <= set(names):
+        found = ", ".join(sorted(names)) or "none"
+        raise CheckpointError(f'{path}: expected the arrays "tokens" and "outputs", got {found}')
+
+
+def _read_npz(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > MOST_REFERENCE:
-            raise CheckpointError(
-                f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, got "
-                f"{unpacked / 1e6:.3g} MB; a few sequences are enough"
-            )
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            if unpacked > MOST_REFERENCE:
+                raise CheckpointError(
+                    f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, "
+                    f"got {unpacked / 1e6:.3g} MB; a few sequences are enough"
+                )
+            _check_arrays(path, [name.removesuffix(".npy") for name in archive.namelist()])
+            # Not by numpy.load, which reserves whatever memory a header asks for.
+            tokens = npy_array(archive.read("tokens.npy"))
+            return tokens, npy_array(archive.read("outputs.npy"))
     except CheckpointError:
         raise
-    except UNREADABLE as error:
+    except (*UNREADABLE, MatrixError) as error:
         raise CheckpointError(f"{path}: damaged, or not written by numpy.savez") from error
 
 

@@ -37,6 +37,7 @@ from mtdinterp.commands.task_flags import (
     settle_task_flags,
     task_seeds,
 )
+from mtdinterp.commands.train_summary import live_evaluation, run_summary, summary_table
 
 if TYPE_CHECKING:
     from mtdinterp.training import Trainer
@@ -99,6 +100,16 @@ STARTS = ("tied", "default", "small", "torch", "mirrored")
 """The starts of the built-in architectures; written out for instant errors, and tested."""
 ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
+COMMON_SETTINGS = {
+    "vocab_size": "--vocab-size",
+    "length": "--length",
+    "n_layers": "--layers",
+    "n_heads": "--heads",
+    "n_components": "--order",
+    "d_mlp": "--d-mlp",
+    "logits": "--loss",
+}
+"""Settings that every architecture has, with the flag of each."""
 
 RECIPES = """\
   fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
@@ -110,15 +121,6 @@ RECIPES = """\
   mirrored breaks it the other way, default has uniform attention, small is N(0, 0.02)
   everywhere, torch is PyTorch's default."""
 """Written out because the recipes are expensive to import; a test compares the two."""
-ESTIMATOR_LABELS = {
-    "uniform": "uniform weights",
-    "one_step": "one-step MD (tuned)",
-    "two_step": "two-step MD (tuned)",
-    "exact_bayes": "exact posterior mean",
-}
-"""Labels of the held-out estimators in the table of results."""
-READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
-"""Entries of the last evaluation that the summary repeats."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -205,8 +207,8 @@ def run(options: argparse.Namespace) -> int:
             stage("preparing the held-out set")
             running = stack.enter_context(run_in_directory)
         interrupted = _train(running, options)
-    result = {**_summary(running), "interrupted": interrupted is not None}
-    print(json.dumps(result, indent=1) if options.json else _table(result))
+    result = {**run_summary(running), "interrupted": interrupted is not None}
+    print(json.dumps(result, indent=1) if options.json else summary_table(result))
     if result["warning"]:
         sys.stdout.flush()  # so that the warning comes last where both go to one place
         print(f"mtdinterp train: warning: {result['warning']}", file=sys.stderr)
@@ -258,6 +260,8 @@ def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    if name in COMMON_SETTINGS:
+        raise argparse.ArgumentTypeError(f"{name} has a flag of its own: {COMMON_SETTINGS[name]}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
@@ -371,79 +375,3 @@ def _logging(options: argparse.Namespace, running: "Run") -> AbstractContextMana
         "order": trainer.task.n_components,
     }
     return tracker(options.wandb, running.path.name, settings)
-
-
-def live_evaluation(entry: dict[str, Any]) -> str:
-    """One evaluation in a few characters."""
-    parts = [
-        f"KL {entry['kl']:.5f}",
-        f"{_number(entry['ratio'], 3)}×MD",
-        f"β {_number(entry['beta'])}",
-        entry["branch"],
-    ]
-    if entry["loss"] is not None:
-        parts.insert(0, f"loss {entry['loss']:.5f}")
-    return " ".join(parts)
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    """A reading rounded to some decimals, or a dash if it does not apply."""
-    return "—" if value is None else f"{value:.{digits}f}"
-
-
-def _summary(running: "Run") -> dict[str, Any]:
-    from mtdinterp.training.shortfall import shortfall
-
-    trainer = running.trainer
-    held_out = trainer.held_out
-    last = trainer.history[-1]
-    return {
-        "checkpoint": str(running.path),
-        "step": trainer.step,
-        "steps": trainer.recipe.steps,
-        "evaluated_at": last["step"],
-        "seconds": trainer.seconds,
-        "attention_path": trainer.model.attention_path(training=True).name,
-        **{key: last[key] for key in READINGS},
-        "optimal_beta": held_out.beta,
-        "kl_of_estimators": held_out.kl,
-        "left_out": held_out.left_out,
-        "warning": shortfall(last, trainer.recipe) if trainer.finished else None,
-    }
-
-
-def _estimator_label(name: str) -> str:
-    """The label of a held-out estimator; those of plugins have their own."""
-    from mtdinterp.registry import ESTIMATORS
-
-    return ESTIMATOR_LABELS.get(name) or ESTIMATORS[name].label
-
-
-def _table(result: dict[str, Any]) -> str:
-    lines = [
-        f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
-        f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard "
-        f"error {result['kl_stderr']:.1g}:",
-        _kl_line("this model", result["kl"]),
-    ]
-    for name, kl in result["kl_of_estimators"].items():
-        lines.append(_kl_line(_estimator_label(name), kl))
-    for name, reason in result["left_out"].items():
-        lines.append(f"  {_estimator_label(name):<22} not computed: {reason}")
-    gain = ""
-    if result["gain"] is not None:
-        gain = f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
-    beta = _number(result["beta"])
-    beta_r2 = _number(result["beta_r2"], 2)
-    lines += [
-        f"ratio to one-step MD     {_number(result['ratio'], 3)}",
-        f"β of the last layer      {beta} (R² {beta_r2}; optimum "
-        f"{_number(result['optimal_beta'])})",
-        f"branch                   {result['branch']}{gain}",
-        f"checkpoint               {result['checkpoint']}",
-    ]
-    return "\n".join(lines)
-
-
-def _kl_line(name: str, kl: float) -> str:
-    return f"  {name:<22} {kl:.5f}"

@@ -12,11 +12,9 @@ import io
 import logging
 import os
 import pickle
-import struct
 import time
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,25 +35,13 @@ from mtdinterp.checkpoints.digests import config_digest
 from mtdinterp.checkpoints.load import build
 from mtdinterp.checkpoints.replace import locked, open_to_umask, replacing, staged
 from mtdinterp.checkpoints.save import describe, write_config, write_history, write_weights
+from mtdinterp.checkpoints.weight_files import UNREADABLE
 from mtdinterp.models import LensTransformer
 from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
 
-UNREADABLE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What torch and zipfile raise for a damaged or foreign file."""
 RUN_PARTS = ("model", "task", "recipe", "seeds")
 """The parts of a configuration that decide how a run continues."""
 SAVE_SECONDS = 300.0

@@ -298,9 +298,20 @@ def test_dtypes_and_values(original):
     assert "to be a tensor, got list" in refusal(
         original, altered(original, name, torch.Tensor.tolist)
     )
-    assert "to be a tensor, got ndarray" in refusal(
+    assert "in float32 or float64, got <U1" in refusal(
         original, altered(original, name, lambda tensor: np.array(["a"]))
     )
+    assert "in float32 or float64, got longdouble" in refusal(
+        original, altered(original, name, lambda tensor: tensor.numpy().astype(np.longdouble))
+    ).replace(str(np.dtype(np.longdouble)), "longdouble")
+
+
+def test_arrays_in_the_other_byte_order_have_the_same_values(original):
+    state = original.model.state_dict()
+    swapped = {name: tensor.numpy().astype(">f4") for name, tensor in state.items()}
+    found = import_checkpoint(swapped, original.model.config, original.task)
+    for name, tensor in found.model.state_dict().items():
+        assert torch.equal(tensor, state[name])
 
 
 def test_an_expanded_tensor_of_any_size_costs_nothing(original):

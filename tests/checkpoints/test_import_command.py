@@ -73,8 +73,7 @@ def test_a_wrong_transpose_is_refused_and_nothing_is_written(files, capsys):
     [
         ("{", "not readable as JSON"),
         ("[1]", "expected a JSON object, got list"),
-        ("{}", "entry 'model' is missing"),
-        ('{"model": {"architecture": "os.system"}}', "architecture: expected one of"),
+        ("{}", "entry 'task' is missing"),
     ],
 )
 def test_a_configuration_that_does_not_fit(files, capsys, content, sentence):
@@ -84,3 +83,16 @@ def test_a_configuration_that_does_not_fit(files, capsys, content, sentence):
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"mtdinterp import: {path}: ")
     assert sentence in error
+
+
+def test_an_architecture_is_looked_up_by_its_name_and_nothing_is_imported(files, capsys):
+    path = files / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"model": {"architecture": "os.system"}}))
+    assert run(files) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "architecture: expected one of" in error
+    del config["model"]
+    path.write_text(json.dumps(config))
+    assert run(files) == 2
+    assert "entry 'model' is missing" in capsys.readouterr().err

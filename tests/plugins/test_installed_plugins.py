@@ -160,3 +160,26 @@ def test_without_the_package_listings_keep_working(happened, folder):
     )
     done = python("-c", code, str(folder / "run"))
     assert done.stdout == "disentangled-m4-T64 1 True\n", done.stderr
+
+
+def announce(folder, package, name):
+    """Metadata of an installed package that announces a task, and nothing else."""
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[mtdinterp.tasks]\n{name} = {package}:Task\n")
+
+
+def test_help_survives_names_that_cannot_be_registered_and_names_given_twice(tmp_path):
+    announce(tmp_path, "percent", "50%s")
+    announce(tmp_path, "first", "same")
+    announce(tmp_path, "second", "same")
+    done = python("-m", "mtdinterp", "train", "--help", path=(tmp_path,))
+    assert done.returncode == 0, done.stderr
+    assert "50%" not in done.stdout
+    assert "same: from " in done.stdout
+    warnings = done.stderr.splitlines()
+    assert len(warnings) == 2
+    assert all(warning.startswith("mtdinterp: ") for warning in warnings)
+    assert "percent 1.0 announces the task '50%s', which is skipped" in done.stderr
+    assert "announces too; the former is skipped" in done.stderr

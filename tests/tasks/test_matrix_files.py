@@ -92,6 +92,20 @@ def test_column_names_are_skipped(tmp_path):
     assert (read_transition(path) == GOOD).all()
 
 
+def test_commas_and_semicolons_in_a_comment_separate_nothing(tmp_path):
+    path = tmp_path / "pi.txt"
+    path.write_text("# tokens a, b; rows sum to 1\n0.25 0.75\n0.5 0.5\n")
+    assert (read_transition(path) == GOOD).all()
+
+
+def test_a_long_cell_takes_linear_time(tmp_path):
+    path = tmp_path / "pi.csv"
+    path.write_text("1" * 10**6 + "x")
+    # With a pattern that backtracks, this would take hours.
+    with pytest.raises(ValueError, match="row 1, column 1: expected a number"):
+        read_transition(path)
+
+
 def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
     np.save(tmp_path / "pi.npy", np.eye(3, dtype=np.int64))
     assert (read_transition(tmp_path / "pi.npy") == np.eye(3)).all()
@@ -128,6 +142,7 @@ def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
         ("pi.json", "[[], []]", "expected rows of numbers, got none (shape (2, 0))"),
         ("pi.json", "[0.5, 0.5]", "got 1 dimensions, shape (2,)"),
         ("pi.json", "[[[[1]]]]", "got 4 dimensions, shape (1, 1, 1, 1)"),
+        ("pi.json", "[" * 500 + "1" + "]" * 500, "got more than 8 dimensions"),
         ("pi.json", '{"transition": [[1, 0], [0, 1]]}', "expected a list of rows such as"),
         ("pi.json", "0.5", "got a number"),
         ("pi.json", "[[1, 0], [0, true]]", "row 2: expected a number, got true"),
@@ -201,6 +216,31 @@ def test_a_header_cannot_ask_for_more_memory_than_the_file_has(tmp_path):
     path.write_bytes(content.replace(b" " * padding + b"\n", b"\n", 1))
     with pytest.raises(ValueError, match="the file is damaged"):
         read_transition(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(((",
+        "'''",
+        "{[]: 1}",
+        "-" * 9000 + "1",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }\n  x\n y",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, -2), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 4), }",
+    ],
+)
+def test_a_damaged_header_is_refused_in_one_sentence(tmp_path, header):
+    path = tmp_path / "pi.npy"
+    length = len(header).to_bytes(2, "little")
+    path.write_bytes(b"\x93NUMPY\x01\x00" + length + header.encode() + bytes(32))
+    with pytest.raises(ValueError, match=r"pi\.npy: expected"):
+        read_transition(path)
+
+
+def test_what_is_read_may_be_changed(tmp_path):
+    np.save(tmp_path / "pi.npy", GOOD)
+    read_transition(tmp_path / "pi.npy")[0, 0] = 0.5
 
 
 def test_only_regular_files_of_bounded_size_are_read(tmp_path, monkeypatch):

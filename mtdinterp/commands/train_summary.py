@@ -1,0 +1,96 @@
+"""What `mtdinterp train` shows: one evaluation on the live line, and the table at the end."""
+
+from typing import TYPE_CHECKING, Any
+
+from mtdinterp.formatting import MISSING, fixed
+
+if TYPE_CHECKING:
+    from mtdinterp.training.run import Run
+
+ESTIMATOR_LABELS = {
+    "uniform": "uniform weights",
+    "one_step": "one-step MD (tuned)",
+    "two_step": "two-step MD (tuned)",
+    "exact_bayes": "exact posterior mean",
+}
+"""Labels of the held-out estimators in the table of results."""
+READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
+"""Entries of the last evaluation that the summary repeats."""
+
+
+def live_evaluation(entry: dict[str, Any]) -> str:
+    """One evaluation in a few characters."""
+    parts = [
+        f"KL {entry['kl']:.5f}",
+        f"{_number(entry['ratio'], 3)}×MD",
+        f"β {_number(entry['beta'])}",
+        entry["branch"],
+    ]
+    if entry["loss"] is not None:
+        parts.insert(0, f"loss {entry['loss']:.5f}")
+    return " ".join(parts)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    """A reading rounded to some decimals, or a dash if it does not apply."""
+    return MISSING if value is None else fixed(value, digits)
+
+
+def run_summary(running: "Run") -> dict[str, Any]:
+    """What a run reached, as plain values for `--json`."""
+    from mtdinterp.training.shortfall import shortfall
+
+    trainer = running.trainer
+    held_out = trainer.held_out
+    last = trainer.history[-1]
+    return {
+        "checkpoint": str(running.path),
+        "step": trainer.step,
+        "steps": trainer.recipe.steps,
+        "evaluated_at": last["step"],
+        "seconds": trainer.seconds,
+        "attention_path": trainer.model.attention_path(training=True).name,
+        **{key: last[key] for key in READINGS},
+        "optimal_beta": held_out.beta,
+        "kl_of_estimators": held_out.kl,
+        "left_out": held_out.left_out,
+        "warning": shortfall(last, trainer.recipe) if trainer.finished else None,
+    }
+
+
+def _estimator_label(name: str) -> str:
+    """The label of a held-out estimator; those of plugins have their own."""
+    from mtdinterp.registry import ESTIMATORS
+
+    return ESTIMATOR_LABELS.get(name) or ESTIMATORS[name].label
+
+
+def summary_table(result: dict[str, Any]) -> str:
+    """The values of `run_summary` as a table to read."""
+    lines = [
+        f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
+        f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard "
+        f"error {result['kl_stderr']:.1g}:",
+        _kl_line("this model", result["kl"]),
+    ]
+    for name, kl in result["kl_of_estimators"].items():
+        lines.append(_kl_line(_estimator_label(name), kl))
+    for name, reason in result["left_out"].items():
+        lines.append(f"  {_estimator_label(name):<22} not computed: {reason}")
+    gain = ""
+    if result["gain"] is not None:
+        gain = f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
+    beta = _number(result["beta"])
+    beta_r2 = _number(result["beta_r2"], 2)
+    lines += [
+        f"ratio to one-step MD     {_number(result['ratio'], 3)}",
+        f"β of the last layer      {beta} (R² {beta_r2}; optimum "
+        f"{_number(result['optimal_beta'])})",
+        f"branch                   {result['branch']}{gain}",
+        f"checkpoint               {result['checkpoint']}",
+    ]
+    return "\n".join(lines)
+
+
+def _kl_line(name: str, kl: float) -> str:
+    return f"  {name:<22} {kl:.5f}"
