@@ -30,6 +30,20 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """What links to a page's headings are called, by GitHub's rule."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    kept = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert anchor in anchors(linked), f"{target}#{anchor}"
+
+
 def test_commands_are_found():
     assert {line.split()[1] for line in commands()} == set(COMMANDS) - {
         "zoo"
