@@ -391,19 +391,20 @@ def test_help_says_what_the_recipes_are():
     three, five, standard = fast(), fast(n_layers=5), fast("standard")
     assert f"Adam {three.adam_betas}, true next-token" in words
     assert (
-        f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start"
-        in words
+        f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} "
+        "initialisation" in words
     )
-    assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
+    assert f"3 layers: {three.steps} steps, learning rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
     assert (
-        f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, later rate "
-        f"{five.later_rate:g} times that"
+        f"5 layers: {five.steps} steps, learning rate {five.learning_rate:g}, later rate "
+        f"{five.later_rate:g}."
     ) in words
     assert (
         f"Adam {PAPER.adam_betas}, one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
         "steps at a "
-        f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
+        f"{PAPER.schedule} learning rate of {PAPER.learning_rate:g}, {PAPER.initialisation} "
+        "initialisation"
     ) in words
     assert {standard.steps, three.steps} == {8000}
     assert all(f" {name} " in words for name in start_names())

@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=not_empty,
         metavar="CHECKPOINT",
-        help="checkpoint directories to offer besides the zoo; nothing else can be opened",
+        help="checkpoint directories to list next to the zoo models; no others can be opened",
     )
     parser.add_argument(
         "--port",
         type=at_least(0),
         default=8765,
         metavar="N",
-        help="local port (8765); 0 picks any free port",
+        help="local port (default: 8765); 0 picks any free port",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="do not open the page in a browser"
