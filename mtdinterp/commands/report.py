@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=_file,
         metavar="FILE",
-        help="output file (default: report.html or report.md); a .json file next to it contains all "
-        "numbers",
+        help="output file (default: report.html or report.md); a .json file next to it contains "
+        "all numbers",
     )
     parser.add_argument(
         "--format",
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sequences",
         type=at_least(32),
         metavar="N",
-        help="number of sequences for scores, explanation and probes, at least 32 (default: depends "
-        "on the measurement; the report shows n for every claim)",
+        help="number of sequences for scores, explanation and probes, at least 32 (default: "
+        "depends on the measurement; the report shows n for every claim)",
     )
     parser.add_argument(
         "--seed",

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train",
         action="store_true",
-        help="train the models instead of loading them from the zoo, which takes from half a minute "
-        "to hours per model; runs are kept in DIR/runs, and interrupted runs are resumed",
+        help="train the models instead of loading them from the zoo, which takes from half a "
+        "minute to hours per model; runs are kept in DIR/runs, and interrupted runs are resumed",
     )
     parser.add_argument(
         "--seed",

@@ -69,8 +69,8 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
         nargs="+",
         default=[1.0],
         metavar="X",
-        help="concentration of the Dirichlet prior over the mixture weights: one number, or one per "
-        "lag (default: 1)",
+        help="concentration of the Dirichlet prior over the mixture weights: one number, or one "
+        "per lag (default: 1)",
     )
     parser.add_argument(
         "--task-seed",

@@ -58,8 +58,8 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "later_rate": {
         "type": number(minimum=0, exclusive=True),
         "metavar": "X",
-        "help": "factor, such as 0.3, on the learning rate of all layers but the first; it is reached "
-        "after a tenth of the steps",
+        "help": "factor, such as 0.3, on the learning rate of all layers but the first; it is "
+        "reached after a tenth of the steps",
     },
     "adam_betas": {
         "type": number(minimum=0),
