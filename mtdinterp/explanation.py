@@ -138,7 +138,7 @@ def explain(
     evidence = task.evidence(sequences)
     predictions = predictions_of(model, sequences)
     if not predictions.isfinite().all():
-        raise ValueError("model: its predictions are not finite numbers")
+        raise ValueError("model: the predictions are not finite numbers")
     implementation: Implementation | None = None
     reason = ""
     try:

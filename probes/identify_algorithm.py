@@ -355,7 +355,10 @@ def identify_algorithm(
     sequence = probe_sequences(subject, task, tokens, n_sequences, seed, least=32, length=length)
     given = predictions_of(subject, sequence)
     if given.shape[1] != task.vocab_size:
-        raise ValueError(f"model: it predicts {given.shape[1]} tokens, the task {task.vocab_size}")
+        raise ValueError(
+            f"model: expected predictions over the task's {task.vocab_size} tokens, "
+            f"got {given.shape[1]}"
+        )
     # Sequences always come from the task. What estimators infer from them depends on π.
     compared_on, compared = _compared_task(subject, task, transition, sequence)
     # Constants are fitted on one half and compared on the other, so that an estimator with more
@@ -429,8 +432,8 @@ def _compared_task(
     rows = as_transition(matrix)
     if len(rows) != task.vocab_size:
         raise ValueError(
-            f"transition: expected a {task.vocab_size} × {task.vocab_size} matrix, as the task's, "
-            f"got {len(rows)} rows"
+            f"transition: expected a {task.vocab_size} × {task.vocab_size} matrix, like the "
+            f"task's, got {len(rows)} rows"
         )
     return source, MTDTask(rows, known.order, task.concentration)
 

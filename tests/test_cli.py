@@ -73,7 +73,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (
             ["construct", "--out", "tests"],
-            "expected a new or empty directory, or a checkpoint; it holds",
+            "expected a new or empty directory, or a checkpoint, but it contains",
         ),
         (
             ["construct", "--order", "9", "--length", "9"],
@@ -109,7 +109,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "disentangled-m4-T64"], "zoo models cannot be resumed"),
-        (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["train", "--resume", "tests"], "tests: not a checkpoint (config.json is missing)"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (
             ["probe", "disentangled-m4-T64", "--probe", "beta"],
@@ -119,12 +119,12 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
         (
             ["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"],
-            "a sweep goes over all of them",
+            "a sweep covers all places",
         ),
         (["patch", "disentangled-m4-T64", "--hook", "z"], "--hook z is a short name: add --layer"),
         (
             ["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"],
-            "--same-end and --direction are for a sweep",
+            "--same-end and --direction apply only to --sweep",
         ),
         (
             ["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"],
@@ -143,7 +143,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
         (["app", "nowhere"], "nowhere: no such checkpoint directory"),
-        (["app", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["app", "tests"], "tests: not a checkpoint (config.json is missing)"),
         (["app", "--port", "65536"], "--port: expected a port in 0..65535, got 65536"),
     ],
 )
@@ -158,8 +158,8 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "truth"], "--target applies only if the two-step construction is tuned"),
-        (["--layers", "4"], "there are constructions for disentangled with 3 layers"),
+        (["--target", "truth"], "--target applies only when the two-step construction is tuned"),
+        (["--layers", "4"], "no construction is known for disentangled with 4 layers; there are"),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
         (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
         (["--layers", "5", "--constants", "1"], "the two-step construction has 4 (β₁ a c₁ c₂)"),

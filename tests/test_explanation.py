@@ -225,5 +225,7 @@ def test_the_same_arguments_give_the_same_explanation():
 
 def test_a_model_of_another_vocabulary_is_refused():
     task = MTDTask.random(4, 3, seed=1)
-    with pytest.raises(ValueError, match="task: it has 4 tokens and the model 5"):
+    with pytest.raises(
+        ValueError, match="task: expected a vocabulary of 5 tokens, like the model, got 4"
+    ):
         explain(untrained(3), task, n_sequences=32)

@@ -62,10 +62,10 @@ def read_weights(path: Path, most_bytes: int) -> Mapping[str, Any]:
         return _read_torch(path, content)
     if content.startswith(OLD_PICKLE_START):
         raise CheckpointError(
-            f"{path}: this is a pickle, not a file of torch.save since torch 1.6; save the state "
-            "dict again with torch.save or safetensors"
+            f"{path}: expected the format of torch.save since torch 1.6, got a plain pickle; save "
+            "the state dict again with torch.save or safetensors"
         )
-    return _read_safetensors(path, content, "a file of torch.save")
+    return _read_safetensors(path, content, "a file written by torch.save")
 
 
 def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
@@ -81,7 +81,7 @@ def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
     if content.startswith(ZIP_START):
         arrays: Mapping[str, ArrayLike] = _read_npz(path, content)
     else:
-        arrays = _read_safetensors(path, content, "an archive of numpy.savez")
+        arrays = _read_safetensors(path, content, "an archive written by numpy.savez")
     for name in ("tokens", "outputs"):
         if name not in arrays:
             found = ", ".join(sorted(arrays)) or "none"
@@ -97,7 +97,7 @@ def _read_npz(path: Path, content: bytes) -> dict[str, np.ndarray]:
             unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > MOST_REFERENCE:
             raise CheckpointError(
-                f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, got "
+                f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when unpacked, got "
                 f"{unpacked / 1e6:.3g} MB; a few sequences are enough"
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
@@ -128,8 +128,8 @@ def _read_torch(path: Path, content: bytes) -> Mapping[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path}: it holds more than tensors and plain values, which is not executed; save "
-            "model.state_dict() instead of the model"
+            f"{path}: it contains Python objects, which are not loaded because that could run "
+            "code; save model.state_dict() instead of the model"
         ) from error
     except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged, or not written by torch.save") from error
@@ -146,10 +146,10 @@ def _check_archive(path: Path, content: bytes) -> None:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise CheckpointError(
-                f"{path}: expected a file of torch.save, which does not compress; this one is "
+                f"{path}: expected an uncompressed file, as torch.save writes it; this one is "
                 "compressed"
             )
         if sum(member.file_size for member in members) > len(content):
-            raise CheckpointError(f"{path}: damaged (it would unpack to more than its size)")
+            raise CheckpointError(f"{path}: damaged (its contents are larger than the file)")
         if archive.testzip() is not None:
             raise zipfile.BadZipFile

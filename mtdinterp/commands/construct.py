@@ -148,7 +148,10 @@ def _implementation(options: argparse.Namespace, task: "Task") -> "Implementatio
             return implementation
         known.append(depth)
     listed = ", ".join(f"{name} with {layers} layers" for name, layers in sorted(known))
-    raise NotApplicable(f"there are constructions for {listed}; got {wanted[0]} with {wanted[1]}")
+    raise NotApplicable(
+        f"no construction is known for {wanted[0]} with {wanted[1]} layers; there "
+        f"are constructions for {listed}"
+    )
 
 
 def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> None:
@@ -161,12 +164,12 @@ def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> Non
         raise ValueError(f"--beta: {algorithm.label} takes --constants {symbols} instead")
     if options.constants is not None and len(options.constants) != len(names):
         raise ValueError(
-            f"--constants: {algorithm.label} has {len(names)} ({symbols}), "
-            f"got {len(options.constants)}"
+            f"--constants: {algorithm.label} has {len(names)} constants ({symbols}), got "
+            f"{len(options.constants)}"
         )
     if options.target and not (isinstance(algorithm, TwoStep) and options.constants is None):
         raise ValueError(
-            "--target applies only if the two-step construction is tuned; leave it out here"
+            "--target applies only when the two-step construction is tuned; leave it out"
         )
 
 

@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(printed, indent=1) if options.json else _as_text(printed))
     if n_checked is None:
         print(
-            "mtdinterp import: not compared with the original program, so a wrong transpose of a "
-            "square matrix would not have been noticed; use --reference",
+            "mtdinterp import: warning: the outputs were not compared with the original program, "
+            "so a wrong transpose of a square matrix would go unnoticed; use --reference",
             file=sys.stderr,
         )
     return 0
@@ -110,7 +110,7 @@ def _as_text(printed: dict[str, Any]) -> str:
     lines = [f"checkpoint: {printed['checkpoint']} ({printed['parameters']:,} parameters)"]
     count = printed["checked_sequences"]
     if count is not None:
-        lines.append(f"its outputs agree with the original program's on {count} sequences")
+        lines.append(f"the outputs agree with those of the original program on {count} sequences")
     return "\n".join(lines)
 
 
@@ -121,7 +121,7 @@ def _read_object(name: str) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error})") from error
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value

@@ -160,14 +160,15 @@ def _check(options: argparse.Namespace) -> None:
     find_checkpoint(options.checkpoint)
     if options.sweep and any(getattr(options, name) is not None for name in PLACE_FLAGS):
         raise ValueError(
-            "--layer, --position, --head, --block and --source are for --hook; "
-            "a sweep goes over all of them"
+            "--layer, --position, --head, --block and --source apply only to --hook; a sweep "
+            "covers all places"
         )
     if not options.hook:
         return
     if options.same_end or options.direction:
         raise ValueError(
-            "--same-end and --direction are for a sweep; add --sweep instead of --hook"
+            "--same-end and --direction apply only to --sweep; leave them out, or replace --hook "
+            "by --sweep"
         )
     is_full_name = "." in options.hook or options.hook == "hook_embed"
     if not is_full_name and options.layer is None:

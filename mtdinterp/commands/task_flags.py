@@ -118,7 +118,9 @@ def settle_task_flags(options: argparse.Namespace) -> None:
 
 def _settle_random(options: argparse.Namespace) -> None:
     if options.normalise:
-        raise ValueError("--normalise applies to --transition FILE; leave it out")
+        raise ValueError(
+            "--normalise applies only with --transition FILE; leave it out, or give a file"
+        )
     options.vocab_size = options.vocab_size or VOCAB_SIZE
     options.order = options.order or ORDER
     if options.task_seed is None:
@@ -137,7 +139,8 @@ def _settle_from_file(options: argparse.Namespace) -> None:
     vocab_size = matrices.shape[-1]
     if options.vocab_size not in (None, vocab_size):
         raise ValueError(
-            f"--vocab-size {options.vocab_size}: {path} has {vocab_size} tokens; leave it out"
+            f"--vocab-size {options.vocab_size}: {path} has {vocab_size} tokens; leave out "
+            "--vocab-size"
         )
     options.vocab_size = vocab_size
     options.matrices = matrices
@@ -147,11 +150,11 @@ def _settle_from_file(options: argparse.Namespace) -> None:
     n_lags = len(matrices)
     if n_lags < 2:
         raise ValueError(
-            f"{path}: expected matrices of at least 2 lags, got 1; with a single lag there are no "
+            f"{path}: expected matrices for at least 2 lags, got 1; with a single lag there are no "
             "weights to infer"
         )
     if options.order not in (None, n_lags):
-        raise ValueError(f"--order {options.order}: {path} has {n_lags} lags; leave it out")
+        raise ValueError(f"--order {options.order}: {path} has {n_lags} lags; leave out --order")
     options.order = n_lags
 
 

@@ -297,11 +297,11 @@ def _check_directory(path: Path, resume: bool) -> None:
             raise CheckpointError(f"{path}: no such directory to resume{zoo}")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(
-                f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)"
+                f"{path}: this checkpoint has no run to resume ({TRAINING} is missing)"
             )
         if not os.access(path, os.W_OK):
             raise CheckpointError(
-                f"{path}: a run is resumed in its own directory, and this one is not writable"
+                f"{path}: a run is resumed in its own directory, but this one is not writable"
             )
     else:
         check_new(path, advice="; choose another with --out")

@@ -159,8 +159,8 @@ def minimal_circuit(
     n_different = len(sequences.unique(dim=0))
     if n_different < FEWEST_SEQUENCES:
         raise ValueError(
-            f"tokens: expected at least {FEWEST_SEQUENCES} different sequences to take means over, "
-            f"got {n_different}"
+            f"tokens: expected at least {FEWEST_SEQUENCES} different sequences for the means, got "
+            f"{n_different}"
         )
     means = _edge_means(network, sequences)
     edges = edges_of(network)
@@ -308,7 +308,7 @@ def _checked(model: DisentangledTransformer, edges: Iterable[Edge]) -> list[Edge
     for edge in wanted:
         if edge not in existing:
             names = ", ".join(map(str, existing))
-            raise ValueError(f"edge: there is no {edge}; the model has {names}")
+            raise ValueError(f"edge: this model has no edge {edge}; its edges are {names}")
     return wanted
 
 
