@@ -161,8 +161,11 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
         (["--target", "truth"], "--target applies only when the two-step construction is tuned"),
         (["--layers", "4"], "no construction is known for disentangled with 4 layers; there are"),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
-        (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
-        (["--layers", "5", "--constants", "1"], "the two-step construction has 4 (β₁ a c₁ c₂)"),
+        (
+            ["--constants", "1", "2", "3", "4"],
+            "expected 1 for one step of mirror descent (β), got 4",
+        ),
+        (["--layers", "5", "--constants", "1"], "expected 4 for the two-step construction (β₁ a"),
         (["--task", "lag-specific"], "needs one transition matrix that all lags share"),
     ],
 )

@@ -184,7 +184,7 @@ def test_an_untrained_model_has_no_constants_of_its_own(n_layers):
     assert not explanation.fitted
     assert not explanation.identified
     assert explanation.explained < 0.5
-    assert explanation.source == "tuned to the truth, because the model shows none"
+    assert explanation.source == "tuned to the truth, because the model does not determine them"
     assert explanation.reference() is not None
     if n_layers == 3:
         assert explanation.constants["beta"] == tune_learning_rate(task, LENGTH).beta

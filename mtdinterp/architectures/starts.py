@@ -63,7 +63,7 @@ def check_can_tie(model: LensTransformer) -> None:
     if not can_tie(len(heads), max(heads)):
         raise ValueError(
             "initialisation: tied and mirrored need at least three layers with one head each, got "
-            "{len(heads)} layers with {list(heads)} heads"
+            f"{len(heads)} layers with {list(heads)} heads"
         )
 
 

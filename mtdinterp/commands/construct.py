@@ -164,7 +164,7 @@ def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> Non
         raise ValueError(f"--beta: {algorithm.label} takes --constants {symbols} instead")
     if options.constants is not None and len(options.constants) != len(names):
         raise ValueError(
-            f"--constants: {algorithm.label} has {len(names)} constants ({symbols}), got "
+            f"--constants: expected {len(names)} for {algorithm.label} ({symbols}), got "
             f"{len(options.constants)}"
         )
     if options.target and not (isinstance(algorithm, TwoStep) and options.constants is None):

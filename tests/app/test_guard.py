@@ -135,7 +135,7 @@ def test_only_listed_checkpoints_open(client, fresh, name):
     state["model"]["name"] = name
     answer = client.post("/api/view", json=state)
     assert answer.status_code == 422
-    assert answer.json()["error"].startswith("model: expected one of")
+    assert answer.json()["error"].startswith("There is no model ")
 
 
 def test_no_path_is_told(client, local_checkpoint):
@@ -165,7 +165,7 @@ WRONG = [
     ),
     (
         {"edits": [{"hook": "z", "layer": 0, "key": [1, 2], "source": {"kind": "zero"}}]},
-        "has no keys",
+        "has no key axis",
     ),
     (
         {
@@ -181,7 +181,7 @@ WRONG = [
     ),
     (
         {"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "share", "value": 0.5}}]},
-        "and its keys",
+        "and give its keys",
     ),
     ({"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "number"}}]}, "needs value"),
     (
@@ -202,12 +202,12 @@ WRONG = [
                 {"hook": "pattern", "layer": 0, "position": [5, 5], "source": {"kind": "zero"}}
             ]
         },
-        "from < before",
+        "start < stop",
     ),
     ({"edits": [{"hook": "pattern", "source": {"kind": "zero"}}]}, "hook: expected one of"),
     (
         {"edits": [{"hook": "pattern", "source": {"kind": "weights", "values": [1.0]}}]},
-        "weights: expected 4 of them",
+        "weights: expected 4 weights",
     ),
     (
         {

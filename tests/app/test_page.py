@@ -597,11 +597,10 @@ def test_what_is_refused_does_not_stay(page):
     page.open()
     page.click_cell(1, "after", 63, 20)
     page.script("document.getElementById('typed').closest('details').open = true")
-    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 of them")
+    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 tokens")
     kind = Select(page.find("#edit-source"))
-    refused(
-        page, lambda: kind.select_by_value("share"), "applies to attention only"
-    )  # of a row without keys
+    # Of a row without keys.
+    refused(page, lambda: kind.select_by_value("share"), "applies to attention only")
     assert kind.first_selected_option.get_attribute("value") == "sequence"
     kind.select_by_value("zero")
     page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})

@@ -188,7 +188,7 @@ def test_outputs_after_a_softmax_are_noticed(original):
     tokens, outputs = reference_of(original.model, original.task)
     reference = (tokens, outputs.softmax(-1))
     sentence = refusal(original, original.model.state_dict(), reference=reference)
-    assert "give the outputs before it" in sentence
+    assert "give the outputs before the softmax" in sentence
 
 
 def test_an_unexplained_difference_says_where_it_starts(original):

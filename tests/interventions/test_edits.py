@@ -95,7 +95,7 @@ def test_keys_and_shares_of_attention_by_hand():
     )
     with pytest.raises(ValueError, match=r"key: expected positions in -3\.\.2, got 3"):
         after("zero", key=3)
-    with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no keys"):
+    with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no key axis"):
         patch(made, tokens, [Edit("resid_pre", "zero", layer=0, key=1)])
 
 

@@ -116,7 +116,7 @@ def test_an_algorithm_on_the_models_own_matrix_is_recognised(as_function):
         assert found["one_step"] < 1e-11
     assert on_own.compared_on == "model"
     assert np.array(on_own.transition) == pytest.approx(own.numpy(), abs=1e-5)
-    assert "Estimators use the transition matrix that the model shows, not" in on_own.summary()
+    assert "Estimators use the transition matrix read from the model, not" in on_own.summary()
     assert on_task.compared_on == "task"
     assert on_task.transition is None
 
