@@ -57,11 +57,13 @@ def check_replaceable(target: Path) -> None:
     foreign = sorted(names - FILES)
     if foreign:
         raise CheckpointError(
-            f"{target}: expected a new or empty directory, or a checkpoint; it holds {foreign[0]}"
+            f"{target}: expected a new or empty directory, or a checkpoint, but it contains "
+            f"{foreign[0]}"
         )
     if TRAINING in names:
         raise CheckpointError(
-            f"{target}: it holds a run that can be resumed ({TRAINING}); choose another directory"
+            f"{target}: this directory contains a run that can be resumed ({TRAINING}); choose "
+            "another directory"
         )
     read_config(target)
 
@@ -71,9 +73,9 @@ def read_config(source: Path) -> dict[str, Any]:
     try:
         config = json.loads((source / CONFIG).read_text())
     except FileNotFoundError as error:
-        raise CheckpointError(f"{source}: not a checkpoint, {CONFIG} is missing") from error
+        raise CheckpointError(f"{source}: not a checkpoint ({CONFIG} is missing)") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{source / CONFIG}: not readable as JSON ({error})") from error
+        raise CheckpointError(f"{source / CONFIG}: not valid JSON ({error})") from error
     if not isinstance(config, dict) or config.get("schema") != SCHEMA:
         found = config.get("schema") if isinstance(config, dict) else type(config).__name__
         raise CheckpointError(

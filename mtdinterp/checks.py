@@ -170,7 +170,7 @@ def as_concentration(value: ArrayLike | float, order: int) -> Tensor:
         alpha = alpha.expand(order)
     if alpha.shape != (order,):
         raise ValueError(
-            f"concentration: expected one number or {order} of them, got shape {tuple(alpha.shape)}"
+            f"concentration: expected one number or {order} numbers, got shape {tuple(alpha.shape)}"
         )
     if (alpha <= 0).any():
         raise ValueError(f"concentration: expected positive entries, got {alpha.min().item()}")

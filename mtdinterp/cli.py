@@ -21,7 +21,7 @@ COMMANDS = {
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",
-        "find out what a checkpoint learned: π, β, its algorithm, and where they are found",
+        "find out what a checkpoint learned (π, β, its algorithm) and where it represents it",
     ),
     "patch": (
         "mtdinterp.commands.patch",
@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "app": (
         "mtdinterp.commands.app",
-        "open the workbench: inspect and patch a model in a local page",
+        "open the workbench, a local web page to inspect and patch models",
     ),
     "report": (
         "mtdinterp.commands.report",
@@ -41,13 +41,16 @@ COMMANDS = {
     ),
     "construct": (
         "mtdinterp.commands.construct",
-        "write an exact construction as a checkpoint and compare it with estimators",
+        "build an exact construction, compare it with estimators and save it as a checkpoint",
     ),
     "import": (
         "mtdinterp.commands.import_weights",
-        "write weights of another program as a checkpoint, and check that they compute the same",
+        "import weights from another program and check that the outputs agree",
     ),
-    "bench": ("mtdinterp.commands.bench", "measure speed and memory, as ratios within one run"),
+    "bench": (
+        "mtdinterp.commands.bench",
+        "measure speed and memory relative to reference code in the same run",
+    ),
 }
 
 

@@ -54,7 +54,7 @@ def lag_likelihoods(
     if len(impossible):
         row, step = impossible[0].tolist()
         raise ValueError(
-            f"tokens: sequence {row} is impossible under this transition matrix: no lag of "
+            f"tokens: sequence {row} is impossible under this transition matrix: no lag in "
             f"1..{order} can produce its token at position {order + step}"
         )
     return likelihoods

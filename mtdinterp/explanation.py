@@ -44,7 +44,9 @@ class Explanation:
     no_implementation: str
     """Why there is none, in one sentence; empty if there is one."""
     explained: float
-    """Share of what the predictions have beyond uniform weights that the algorithm explains."""
+    """Share of how the predictions differ from those of uniform weights that the algorithm
+    explains.
+    """
     task: Task = field(repr=False)
     length: int
     n_sequences: int
@@ -96,8 +98,8 @@ class Explanation:
         """The explanation in a few sentences."""
         lines = [
             f"Algorithm: {self.algorithm.label} with {self.describe_constants()} ({self.source}).",
-            f"It explains {self.explained:.1%} of what the predictions have beyond uniform "
-            f"weights ({self.n_sequences} sequences, seed {self.seed}).",
+            f"It explains {self.explained:.1%} of how the predictions differ from those of "
+            f"uniform weights ({self.n_sequences} sequences, seed {self.seed}).",
         ]
         if self.no_implementation:
             lines.append(self.no_implementation)
@@ -139,7 +141,7 @@ def explain(
     evidence = task.evidence(sequences)
     predictions = predictions_of(model, sequences)
     if not predictions.isfinite().all():
-        raise ValueError("model: its predictions are not finite numbers")
+        raise ValueError("model: the predictions are not finite numbers")
     known: dict[str, Implementation] = {}
     reason = ""
     try:
@@ -219,11 +221,14 @@ def nearest_algorithm(
 def _usual_constants(
     algorithm: Algorithm, task: Task, length: int, evidence: Evidence
 ) -> tuple[Constants, str]:
-    """Constants for a reference when the model shows none: tuned to the truth, or a default."""
+    """Constants for a reference if the model does not determine them: tuned to the truth, or
+    defaults.
+    """
     try:
         tuned = algorithm.tune(task, length)
     except CannotCompute as error:
         return algorithm.default_constants(evidence), f"a default, because {error}"
     if tuned.at_bound:
-        return algorithm.default_constants(evidence), "a default, because tuning has no optimum"
-    return tuned.constants, "tuned to the truth, because the model shows none"
+        return algorithm.default_constants(evidence), "a default, because tuning found no optimum "
+        "within the range"
+    return tuned.constants, "tuned to the truth, because the model does not determine them"

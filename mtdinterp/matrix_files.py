@@ -161,7 +161,7 @@ def _parse_json(content: bytes) -> np.ndarray:
     try:
         values = json.loads(_decode(content))
     except (ValueError, RecursionError) as error:
-        raise MatrixError(f"not readable as JSON ({error})") from error
+        raise MatrixError(f"not valid JSON ({error})") from error
     if not isinstance(values, list):
         raise MatrixError(
             f"expected a list of rows such as [[0.5, 0.5], [0.1, 0.9]], got {_kind(values)}"
@@ -197,14 +197,14 @@ def _rectangular(values: list[Any], where: str = "", depth: int = 1) -> np.ndarr
         return np.array([_number(entry, where) for entry in values], dtype=np.float64)
     if len(nested) < len(values):
         stray = next(entry for entry in values if not isinstance(entry, list))
-        raise MatrixError(f"{where}expected a list in every place, got {_kind(stray)}")
+        raise MatrixError(f"{where}expected lists only, got {_kind(stray)}")
     parts = []
     for index, entry in enumerate(nested, start=1):
         level = "matrix" if any(isinstance(inner, list) for inner in entry) else "row"
         parts.append(_rectangular(entry, f"{where}{level} {index}: ", depth + 1))
         if parts[-1].shape != parts[0].shape:
             raise MatrixError(
-                f"{where}{level} {index} has {_size(parts[-1])}, and {level} 1 has "
+                f"{where}{level} {index} has {_size(parts[-1])}, but {level} 1 has "
                 f"{_size(parts[0])}"
             )
     return np.stack(parts)
@@ -289,13 +289,13 @@ def _with_unit_sums(values: np.ndarray, normalise: bool) -> np.ndarray:
     if len(empty):
         raise MatrixError(
             f"{_place(tuple(empty[0]), values.shape)} has only zeros; every token needs a "
-            f"distribution of the next one, such as 1/{values.shape[-1]} everywhere"
+            f"next-token distribution, such as 1/{values.shape[-1]} everywhere"
         )
     if off[worst] > ROUNDING_TOLERANCE:
         advice = "check the row, or divide counts by their sums"
         if np.abs(values.sum(-2) - 1).max() <= ROUNDING_TOLERANCE:
             advice = "the columns sum to 1, so transpose the matrix"
-        raise MatrixError(f"{found}, which is no rounding error; {advice}")
+        raise MatrixError(f"{found}, which is too far from 1 for a rounding error; {advice}")
     if not normalise:
         if off[worst] > ROW_SUM_TOLERANCE:
             raise MatrixError(

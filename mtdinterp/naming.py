@@ -23,7 +23,8 @@ def naming_of(estimator: str, explained: float, beyond_uniform: float) -> Naming
     Args:
         estimator: its name.
         explained: share of how the predictions differ from their mean that it explains.
-        beyond_uniform: share of what the predictions have beyond uniform weights that it explains.
+        beyond_uniform: share of how the predictions differ from those of uniform weights that it
+            explains.
 
     Returns:
         LIKE if it explains nearly everything, NEAR if it explains most, otherwise NONE.
@@ -53,7 +54,8 @@ def naming_sentence(
         The sentence.
     """
     is_uniform = estimator == UNIFORM
-    beyond = f"{share_text(beyond_uniform)} of what its predictions have beyond uniform weights"
+    beyond = f"{share_text(beyond_uniform)} of how its predictions differ from those of uniform "
+    "weights"
     if is_uniform:
         beyond = f"{share_text(explained)} of how its predictions differ from their mean"
     needed = f"{AS_UNIFORM if is_uniform else NAMED:.0%}"

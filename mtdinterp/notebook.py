@@ -93,8 +93,8 @@ def look(
         source_sequence = _one_sequence(checkpoint, "source", source)
         if len(source_sequence) != length:
             raise ValueError(
-                f"source: expected as many tokens as the sequence has, {length}, "
-                f"got {len(source_sequence)}"
+                f"source: expected {length} tokens, as many as in the sequence; got "
+                f"{len(source_sequence)}"
             )
     truth = None
     if weights is not None:

@@ -165,4 +165,4 @@ def _check_name(name: Any) -> None:
 
 def _check_text(what: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{what}: expected a text, got {value!r}")
+        raise ValueError(f"{what}: expected a non-empty string, got {value!r}")

@@ -54,7 +54,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
             self._load_built_ins()
         known = self._items.get(name)
         if known is not None and not _same_definition(known, item):
-            raise ValueError(f"{self.kind}: {name!r} is already registered, by {known!r}")
+            raise ValueError(f"{self.kind}: {name!r} is already registered by {known!r}")
         self._items[name] = item
         provider = providers.current()
         # A plugin may be the first to import a module of ours, which then registers built-ins.

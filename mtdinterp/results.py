@@ -59,7 +59,7 @@ def check_result(probe: str, result: Any) -> None:
             f"{type(result).__name__}"
         )
     if not isinstance(summary(), str):
-        raise TypeError(f"probe {probe!r}: expected summary() to return a text")
+        raise TypeError(f"probe {probe!r}: expected summary() to return a string")
     for claim in getattr(result, "claims", tuple)():
         if not isinstance(claim, Claim):
             raise TypeError(f"probe {probe!r}: expected claims() to return claims, got {claim!r}")

@@ -171,8 +171,8 @@ class AttentionComparison(Result):
     def blocks(self) -> list[Block]:
         shown = len(self.map_tokens)
         about = (
-            f"One sequence, its last {shown} positions. All maps have one scale, coloured by the "
-            "square root of the attention."
+            f"One sequence, its last {shown} positions. All maps share one scale and are coloured "
+            "by the square root of the attention."
         )
         if self.construction:
             about += (

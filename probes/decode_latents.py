@@ -97,7 +97,7 @@ class LatentDecoding(Result):
         ]
         for name, meaning in QUANTITIES.items():
             if name not in self.table:
-                why = self.left_out.get(name, "the sequences were given without it")
+                why = self.left_out.get(name, "the given sequences come without their λ")
                 lines.append(f"  {meaning:<28} not computed: {why}")
                 continue
             place, found = self.best(name)

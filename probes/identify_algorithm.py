@@ -46,21 +46,22 @@ from mtdinterp.results import Result
 from mtdinterp.tasks import MTDTask, Task, require_transition
 
 APART_RULE = (
-    f"two are told apart if one is farther by a factor of {CLOSE:g} and by two standard errors, "
-    f"or by a factor of {TELLABLE:g}; each constant after the first counts as a factor of {PRICE:g}"
+    f"two estimators are distinguished if one is farther by a factor of {CLOSE:g} and by two "
+    f"standard errors, or by a factor of {TELLABLE:g}; each constant after the first counts as a "
+    f"factor of {PRICE:g}"
 )
-"""When two estimators are told apart, as the pages state it."""
+"""When two estimators are distinguished, as shown on the pages."""
 NAMING_RULE = (
-    "The simplest estimator is named, not the nearest: of those that are not told from the "
-    "nearest, the ones with the fewest constants are kept, shifted sequences rule out what is "
-    "farther there, and the one with the fewest steps is named."
+    "The probe names the simplest estimator, not the nearest: among those that cannot be "
+    "distinguished from the nearest, it keeps the ones with the fewest constants, drops those "
+    "that are farther on shifted sequences, and names the one with the fewest steps."
 )
-"""How the estimator that is named is chosen, as the pages state it."""
+"""How the named estimator is chosen, as shown on the pages."""
 Divergences = dict[str, Float64[Tensor, " batch"]]
 """KL(model ‖ estimator) of every sequence, by estimator."""
 
 
-MATRICES = {"model": "the transition matrix that the model shows", "given": "the given matrix"}
+MATRICES = {"model": "the transition matrix read from the model", "given": "the given matrix"}
 """What estimators use if it is not the task's transition matrix."""
 
 
@@ -159,7 +160,7 @@ class AlgorithmIdentification(Result):
     def summary(self) -> str:
         lines = ["KL(model ‖ estimator), constants fitted to the model (95 % interval)"]
         if self.compared_on != "task":
-            lines.append(f"Estimators use {MATRICES[self.compared_on]}, not the task's.")
+            lines.append(f"Estimators use {MATRICES[self.compared_on]}, not that of the task.")
         for name in self.by_divergence():
             low, high = self.intervals[name]
             interval = f"{self.divergences[name]:.2e} [{low:.1e}, {high:.1e}]"
@@ -179,8 +180,8 @@ class AlgorithmIdentification(Result):
 
     def _shift_lines(self) -> Iterable[str]:
         yield (
-            "On shifted sequences with the same constants: the simplest estimator that is not told "
-            "from the nearest there (KL), then the nearest if it is another one"
+            "On shifted sequences, with the same constants: the simplest estimator that cannot be "
+            "distinguished from the nearest (KL), then the nearest if it is another one"
         )
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
@@ -189,7 +190,7 @@ class AlgorithmIdentification(Result):
             compared = ""
             if nearest != name:
                 closest = ESTIMATORS[nearest].label
-                compared = f"; nearest, but not told from it: {closest} ({found[nearest]:.2e})"
+                compared = f"; nearest, but not distinguishable: {closest} ({found[nearest]:.2e})"
             yield f"  {condition}: {label} ({found[name]:.2e}){compared}"
         for note in self._shift_notes():
             yield f"  {note}"
@@ -212,7 +213,9 @@ class AlgorithmIdentification(Result):
         explained = self.explained if is_uniform else self.beyond_uniform
         needed = AS_UNIFORM if is_uniform else NAMED
         rest = (
-            "how predictions vary" if is_uniform else "what predictions have beyond uniform weights"
+            "how predictions differ from their mean"
+            if is_uniform
+            else "how predictions differ from those of uniform weights"
         )
         infers = ESTIMATORS[self.best].in_context
         low, high = self.intervals[self.best]
@@ -230,8 +233,8 @@ class AlgorithmIdentification(Result):
                 seed=self.seed,
             ),
             Claim(
-                claim=f"Weights that depend on the sequence explain {RESEMBLES:.0%} of what "
-                "predictions have beyond uniform weights",
+                claim=f"Weights that depend on the sequence explain {RESEMBLES:.0%} of how "
+                "predictions differ from those of uniform weights",
                 status=decide(infers and self.beyond_uniform >= RESEMBLES),
                 evidence="Share that the named estimator explains",
                 number=f"{share_text(self.beyond_uniform)}, by {self.label}",
@@ -247,9 +250,9 @@ class AlgorithmIdentification(Result):
         named = self.naming is not Naming.NONE
         labels = [ESTIMATORS[name].label for name in self.candidates]
         return Claim(
-            claim="Predictions alone tell one estimator from all others that were compared",
+            claim="Predictions alone distinguish one estimator from all others",
             status=decide(self.decided) if named else Status.UNDECIDABLE,
-            evidence="Estimators that are not told apart",
+            evidence="Estimators that cannot be distinguished",
             number=f"{len(labels)}: {', '.join(labels)}",
             threshold=f"1; {APART_RULE}",
             control=f"{len(self.divergences)} estimators compared",
@@ -288,11 +291,11 @@ class AlgorithmIdentification(Result):
         )
         shifts = (
             "On sequences that are atypical of the prior, with the same constants: the simplest "
-            "estimator that is not told from the nearest there, and the nearest."
+            "estimator that cannot be distinguished from the nearest, and the nearest."
         )
         shift_header = (
             "sequences",
-            "simplest not told from the nearest",
+            "simplest, not distinguishable from the nearest",
             "its KL",
             "nearest (its KL)",
             "KL of the estimator named above",
@@ -355,7 +358,10 @@ def identify_algorithm(
     sequence = probe_sequences(subject, task, tokens, n_sequences, seed, least=32, length=length)
     given = predictions_of(subject, sequence)
     if given.shape[1] != task.vocab_size:
-        raise ValueError(f"model: it predicts {given.shape[1]} tokens, the task {task.vocab_size}")
+        raise ValueError(
+            f"model: expected predictions over the task's {task.vocab_size} tokens, "
+            f"got {given.shape[1]}"
+        )
     # Sequences always come from the task. What estimators infer from them depends on π.
     compared_on, compared = _compared_task(subject, task, transition, sequence)
     # Constants are fitted on one half and compared on the other, so that an estimator with more
@@ -421,8 +427,8 @@ def _compared_task(
     rows = as_transition(matrix)
     if len(rows) != task.vocab_size:
         raise ValueError(
-            f"transition: expected a {task.vocab_size} × {task.vocab_size} matrix, as the task's, "
-            f"got {len(rows)} rows"
+            f"transition: expected a {task.vocab_size} × {task.vocab_size} matrix, like the "
+            f"task's, got {len(rows)} rows"
         )
     return source, MTDTask(rows, known.order, task.concentration)
 

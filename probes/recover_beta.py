@@ -60,7 +60,9 @@ class TwoStepFit:
     combinations: tuple[Combination, ...]
     """Combinations of the constants (each over its natural size), from best to worst known."""
     explained: float
-    """Share of what the predictions have beyond uniform weights that the construction explains."""
+    """Share of how the predictions differ from those of uniform weights that the construction
+    explains.
+    """
     at_bound: tuple[str, ...]
     """Constants that ended on a bound of their range: the predictions do not determine them."""
 
@@ -170,8 +172,8 @@ class BetaRecovery(Result):
         if not self.unclear:
             return ""
         return (
-            f"R² by {' and '.join(self.unclear)} is below {CLEAR_R2:g}: this model may not take "
-            "one step of mirror descent at all."
+            f"R² by {' and '.join(self.unclear)} is below {CLEAR_R2:g}: this model may not "
+            "perform one step of mirror descent at all."
         )
 
     def head_sentence(self) -> str:
@@ -185,8 +187,8 @@ class BetaRecovery(Result):
         listed = f"β by attention in the last layer: {', '.join(found)}."
         if not self.attention_r2 >= CLEAR_R2:
             return (
-                f"{listed} No head follows Γ with an R² of {CLEAR_R2:g}; head {self.carrier}, the "
-                "best, is shown."
+                f"{listed} No head follows Γ with an R² of at least {CLEAR_R2:g}; head "
+                f"{self.carrier}, the best one, is shown."
             )
         return (
             f"{listed} Head {self.carrier} follows Γ best, so the attention level is read from "
@@ -317,10 +319,10 @@ class BetaRecovery(Result):
             rows.append((symbols[name], f"{value:.3g}{bound}", f"{fit.stderr[name]:.2g}"))
         header = ("constant of the two-step construction", "nearest to the predictions", "± s.e.")
         text = (
-            f"With these constants, the construction explains {fit.explained:.1%} of what the "
-            f"predictions have beyond uniform weights; {fit.n_identified} of "
-            f"{len(fit.combinations)} combinations of the constants are identified (standard error "
-            f"below {IDENTIFIED_TO:.0%} of the constants' natural size)."
+            f"With these constants, the construction explains {fit.explained:.1%} of how the "
+            f"predictions differ from those of uniform weights; {fit.n_identified} of "
+            f"{len(fit.combinations)} combinations of the constants are identified (standard "
+            f"error below {IDENTIFIED_TO:.0%} of the constants' natural size)."
         )
         return [Table(header, tuple(rows)), Text((text,), "soft")]
 
@@ -434,7 +436,7 @@ def _optimum(task: Task, length: int) -> tuple[float, str, bool]:
     try:
         return tune_learning_rate(task, length).beta, "", False
     except NothingToTune:
-        reason = "every β predicts the same on this task, so there is nothing to infer"
+        reason = "every β gives the same predictions on this task, so there is nothing to infer"
         return math.nan, reason, True
     except CannotCompute as error:
         return math.nan, str(error), False

@@ -123,7 +123,7 @@ class TransitionRecovery(Result):
         mirrored = ", ".join(str(token) for token, gain in enumerate(gains) if gain < 0)
         return (
             f"Layer 1 is direct for the query tokens {direct} and mirrored for {mirrored}; its "
-            "scores are read with the sign of each."
+            "scores are read with the sign of each query token."
         )
 
     def recovered(self, name: str) -> bool:
@@ -144,8 +144,8 @@ class TransitionRecovery(Result):
         """Which estimate to use, and why."""
         if self.trusted is None:
             sentence = (
-                f"No reading is used as the model's transition matrix, because predictions after m "
-                f"equal tokens {self.untrusted}."
+                f"No reading is used as the model's transition matrix, because the predictions "
+                f"after m equal tokens {self.untrusted}."
             )
             if not self.recovered("behaviour"):
                 return sentence
@@ -154,7 +154,7 @@ class TransitionRecovery(Result):
             if own > DEPENDS:
                 return f"{sentence} Clipped, they have a total variation of {distance:.3f} from π."
             return (
-                f"{sentence} They are close to π all the same (total variation {distance:.3f}): "
+                f"{sentence} They are close to π nonetheless (total variation {distance:.3f}): "
                 f"its own rows differ from their mean by only {own:.3f}."
             )
         reading = ESTIMATES[self.trusted]
@@ -180,7 +180,7 @@ class TransitionRecovery(Result):
         path = self.heads[self.carrier - 1].path
         if path.branch == "undecided":
             return (
-                f"No head of layer 1 follows Γ with an R² of {CLEAR_R2:g} (best: "
+                f"No head of layer 1 follows Γ with an R² of at least {CLEAR_R2:g} (best: "
                 f"{r2_text(path.gain.r2)}); layer 1 is read from head {path.first}."
             )
         return (
@@ -245,7 +245,7 @@ class TransitionRecovery(Result):
             status=decide(self.branch != "undecided"),
             evidence=f"Gain: slope of that average on Γ{self._head_note('gain')}",
             number=f"{fixed(self.gain, 3)} (R² {r2_text(self.gain_r2)})",
-            threshold=f"R² ≥ {CLEAR_R2:g}, counting a gain below {LEAST_GAIN:g} as none",
+            threshold=f"R² ≥ {CLEAR_R2:g}; a gain below {LEAST_GAIN:g} counts as none",
             control="R² 0 if there is no relation",
             n_sequences=self.n_read,
             seed=self.seed,

@@ -137,8 +137,8 @@ def trace_development(
     if isinstance(source, Checkpoint | str | os.PathLike):
         if probes:
             raise ValueError(
-                "probes: a history holds numbers, not models; pass a series of checkpoints to "
-                "probe them"
+                "probes: a history contains numbers, not models; pass a series of checkpoints "
+                "instead"
             )
         checkpoint = _loaded(source)
         if not checkpoint.history:
@@ -153,7 +153,7 @@ def trace_development(
         if other.task != first.task or not same_length:
             raise ValueError(
                 f"source: {other.path.name} and {first.path.name} belong to different tasks or "
-                "lengths; a series has one of each"
+                "lengths; a series needs the same task and length"
             )
     entries = [_read(entry, probes or {}) for entry in checkpoints]
     entries.sort(key=lambda entry: entry["step"])

@@ -135,7 +135,7 @@ def test_only_a_checkpoint_is_replaced(saved, tmp_path):
     with pytest.raises(CheckpointError, match="expected checkpoint schema 1"):
         save_checkpoint(tmp_path / "other", MODELS["one_step"](), TASK)
     (saved / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"it holds notes\.txt"):
+    with pytest.raises(CheckpointError, match=r"it contains notes\.txt"):
         save_checkpoint(saved, MODELS["one_step"](), TASK)
     assert (saved / "notes.txt").read_text() == "mine"
 
@@ -172,8 +172,8 @@ def damage_other_model(path):
 
 DAMAGES = {
     "no such checkpoint directory": lambda path: shutil.rmtree(path),
-    "not a checkpoint, config.json is missing": lambda path: (path / "config.json").unlink(),
-    "not readable as JSON": lambda path: (path / "config.json").write_text('{"schema": 1,'),
+    "not a checkpoint (config.json is missing)": lambda path: (path / "config.json").unlink(),
+    "not valid JSON": lambda path: (path / "config.json").write_text('{"schema": 1,'),
     "expected checkpoint schema 1, got 7": lambda path: edit_config(path, schema=7),
     "expected checkpoint schema 1, got 'list'": lambda path: (path / "config.json").write_text(
         "[]"
@@ -183,13 +183,13 @@ DAMAGES = {
     "expected rows that sum to 1": lambda path: edit_config(
         path, task={"transition": [[1, 1], [0, 1]], "order": 1}
     ),
-    "the model has 4 tokens and the task 2": lambda path: edit_config(
+    "expected a vocabulary of 4 tokens, like the model, got 2": lambda path: edit_config(
         path, task={"transition": [[0.5, 0.5], [0, 1]], "order": 1}
     ),
     "model.safetensors: missing": lambda path: (path / "model.safetensors").unlink(),
     "model.safetensors: damaged": damage_truncated,
-    "does not fit its config.json": damage_other_model,
-    "tensor blocks.0.attn.R_A should have shape (1, 12, 4), has none": lambda path: save_file(
+    "does not match its config.json": damage_other_model,
+    "expected tensor blocks.0.attn.R_A with shape (1, 12, 4), got none": lambda path: save_file(
         {"logit_scale": torch.tensor(1.0)}, path / "model.safetensors"
     ),
 }

@@ -106,7 +106,7 @@ def test_uniform_weights_need_no_transition_but_still_as_many_tokens_as_lags():
         (0.0, r"expected positive entries, got 0\.0"),
         (-1.0, r"expected positive entries, got -1\.0"),
         ([1.0, 0.0], r"expected positive entries, got 0\.0"),
-        ([1.0, 1.0, 1.0], r"expected one number or 2 of them, got shape \(3,\)"),
+        ([1.0, 1.0, 1.0], r"expected one number or 2 numbers, got shape \(3,\)"),
         (float("nan"), "expected a finite number, got nan"),
     ],
 )

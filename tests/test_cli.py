@@ -74,7 +74,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (
             ["construct", "--out", "tests"],
-            "expected a new or empty directory, or a checkpoint; it holds",
+            "expected a new or empty directory, or a checkpoint, but it contains",
         ),
         (
             ["construct", "--order", "9", "--length", "9"],
@@ -110,7 +110,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (["train", "--resume", "nowhere"], "nowhere: no such directory to resume"),
         (["train", "--resume", "disentangled-m4-T64"], "zoo models cannot be resumed"),
-        (["train", "--resume", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["train", "--resume", "tests"], "tests: not a checkpoint (config.json is missing)"),
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (
             ["probe", "disentangled-m4-T64", "--probe", "beta"],
@@ -120,12 +120,12 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
         (
             ["patch", "disentangled-m4-T64", "--sweep", "block", "--layer", "1"],
-            "a sweep goes over all of them",
+            "a sweep covers all places",
         ),
         (["patch", "disentangled-m4-T64", "--hook", "z"], "--hook z is a short name: add --layer"),
         (
             ["patch", "disentangled-m4-T64", "--hook", "z", "--same-end"],
-            "--same-end and --direction are for a sweep",
+            "--same-end and --direction apply only to --sweep",
         ),
         (
             ["patch", "disentangled-m4-T64", "--sweep", "block", "--out", "a.txt"],
@@ -144,7 +144,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         ),
         (["bench", "--group", "sampling"], "invalid choice: 'sampling'"),
         (["app", "nowhere"], "nowhere: no such checkpoint directory"),
-        (["app", "tests"], "tests: not a checkpoint, config.json is missing"),
+        (["app", "tests"], "tests: not a checkpoint (config.json is missing)"),
         (["app", "--port", "65536"], "--port: expected a port in 0..65535, got 65536"),
     ],
 )
@@ -159,12 +159,15 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "truth"], "--target applies only if the two-step construction is tuned"),
-        (["--algorithm", "nil"], "got nil in disentangled with 3 layers"),
-        (["--layers", "4"], "the known constructions are one_step (disentangled, 3 layers)"),
+        (["--target", "truth"], "--target applies only when the two-step construction is tuned"),
+        (["--algorithm", "nil"], "known for nil in disentangled with 3 layers"),
+        (["--layers", "4"], "there are one_step (disentangled, 3 layers), "),
         (["--layers", "5", "--beta", "3"], "takes --constants β₁ a c₁ c₂"),
-        (["--constants", "1", "2", "3", "4"], "one step of mirror descent has 1 (β), got 4"),
-        (["--layers", "5", "--constants", "1"], "the two-step construction has 4 (β₁ a c₁ c₂)"),
+        (
+            ["--constants", "1", "2", "3", "4"],
+            "expected 1 for one step of mirror descent (β), got 4",
+        ),
+        (["--layers", "5", "--constants", "1"], "expected 4 for the two-step construction (β₁ a"),
         (["--task", "lag-specific"], "needs one transition matrix that all lags share"),
     ],
 )
@@ -393,19 +396,20 @@ def test_help_says_what_the_recipes_are():
     three, five, standard = fast(), fast(n_layers=5), fast("standard")
     assert f"Adam {three.adam_betas}, true next-token" in words
     assert (
-        f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} start"
-        in words
+        f"batch {three.batch_size}, warm-up, {three.schedule} decay, {three.initialisation} "
+        "initialisation" in words
     )
-    assert f"3 layers: {three.steps} steps, rate {three.learning_rate:g} " in words
+    assert f"3 layers: {three.steps} steps, learning rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
     assert (
-        f"5 layers: {five.steps} steps, rate {five.learning_rate:g}, later rate "
-        f"{five.later_rate:g} times that"
+        f"5 layers: {five.steps} steps, learning rate {five.learning_rate:g}, later rate "
+        f"{five.later_rate:g}."
     ) in words
     assert (
         f"Adam {PAPER.adam_betas}, one-hot targets, batch {PAPER.batch_size}, {PAPER.steps} "
         "steps at a "
-        f"{PAPER.schedule} {PAPER.learning_rate:g}, {PAPER.initialisation} normal start"
+        f"{PAPER.schedule} learning rate of {PAPER.learning_rate:g}, {PAPER.initialisation} "
+        "initialisation"
     ) in words
     assert {standard.steps, three.steps} == {8000}
     assert all(f" {name} " in words for name in start_names())

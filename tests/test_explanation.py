@@ -226,7 +226,7 @@ def test_an_untrained_model_has_no_constants_of_its_own(n_layers):
     assert not explanation.fitted
     assert not explanation.identified
     assert explanation.explained < 0.5
-    assert explanation.source == "tuned to the truth, because the model shows none"
+    assert explanation.source == "tuned to the truth, because the model does not determine them"
     assert explanation.reference() is not None
     if n_layers == 3:
         assert explanation.constants["beta"] == tune_learning_rate(task, LENGTH).beta
@@ -267,5 +267,7 @@ def test_the_same_arguments_give_the_same_explanation():
 
 def test_a_model_of_another_vocabulary_is_refused():
     task = MTDTask.random(4, 3, seed=1)
-    with pytest.raises(ValueError, match="task: it has 4 tokens and the model 5"):
+    with pytest.raises(
+        ValueError, match="task: expected a vocabulary of 5 tokens, like the model, got 4"
+    ):
         explain(untrained(3), task, n_sequences=32)

@@ -83,8 +83,8 @@ def test_construct_writes_the_matrix_and_says_where_it_came_from(files, capsys):
         (["pi.csv", "--normalise", "--vocab-size", "5"], "--vocab-size 5: pi.csv has 6 tokens"),
         (["pi.csv", "--normalise", "--task-seed", "0"], "leave it out with --transition"),
         (["pi.csv", "--normalise", "--order", "70"], "--order must be less than --length 64"),
-        (["lags.npy", "--order", "3"], "--order 3: lags.npy has 2 lags; leave it out"),
-        (["one-lag.npy"], "one-lag.npy: expected matrices of at least 2 lags, got 1"),
+        (["lags.npy", "--order", "3"], "--order 3: lags.npy has 2 lags; leave out --order"),
+        (["one-lag.npy"], "one-lag.npy: expected matrices for at least 2 lags, got 1"),
         (
             ["pi.csv", "--normalise", "--concentration", "1", "2", "3"],
             "--concentration: expected one number, or one per lag (4); got 3",
@@ -119,7 +119,7 @@ def test_sizes_that_agree_with_the_file_may_be_given(files, capsys):
 
 def test_normalise_needs_a_file(files, capsys):
     assert main(["train", "--normalise"]) == 2
-    assert "--normalise applies to --transition FILE" in capsys.readouterr().err
+    assert "--normalise applies only with --transition FILE" in capsys.readouterr().err
 
 
 def test_a_random_task_takes_a_prior_too(files, capsys):
@@ -140,7 +140,7 @@ def test_a_task_that_is_not_made_from_probabilities_says_so():
     class Silent(Task):
         name = "silent"
 
-    with pytest.raises(NotApplicable, match="the task 'silent' is not made from a file"):
+    with pytest.raises(NotApplicable, match="the task 'silent' cannot be made from a file"):
         Silent.from_transition(NORMALISED, 2)
 
 

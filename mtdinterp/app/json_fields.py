@@ -145,9 +145,11 @@ def sequence_of(parse: Parser[Item], most: int) -> Parser[tuple[Item, ...]]:
 
     def parse_all(name: str, value: Any) -> tuple[Item, ...]:
         if not isinstance(value, list | tuple):
-            raise StateError(f"{name}: expected a list of at most {most}, got {_shown(value)}")
+            raise StateError(
+                f"{name}: expected a list of at most {most} entries, got {_shown(value)}"
+            )
         if len(value) > most:
-            raise StateError(f"{name}: expected a list of at most {most}, got {len(value)}")
+            raise StateError(f"{name}: expected a list of at most {most} entries, got {len(value)}")
         return tuple(parse(f"{name}[{index}]", entry) for index, entry in enumerate(value))
 
     return parse_all
@@ -172,8 +174,8 @@ def weights(most: int) -> Parser[tuple[float, ...]]:
         found = numbers(most)(name, value)
         if min(found) < 0 or not math.isclose(sum(found), 1, abs_tol=1e-6):
             raise StateError(
-                f"{name}: expected weights ≥ 0 that add to 1, got a sum of {sum(found):.6g} and a "
-                f"least entry of {min(found):.6g}"
+                f"{name}: expected non-negative weights that sum to 1, got a sum of "
+                f"{sum(found):.6g} and a smallest entry of {min(found):.6g}"
             )
         return found
 
@@ -185,12 +187,12 @@ def index_range(length: int) -> Parser[Range]:
 
     def parse(name: str, value: Any) -> Range:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise StateError(f"{name}: expected [from, before], got {_shown(value)}")
+            raise StateError(f"{name}: expected [start, stop], got {_shown(value)}")
         start = integer(0, length)(name, value[0])
         stop = integer(0, length)(name, value[1])
         if start >= stop:
             raise StateError(
-                f"{name}: expected [from, before] with from < before, got [{start}, {stop}]"
+                f"{name}: expected [start, stop] with start < stop, got [{start}, {stop}]"
             )
         return start, stop
 

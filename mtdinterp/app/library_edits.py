@@ -36,8 +36,8 @@ def _weights_edit(edit: EditState) -> Edit:
     """Chosen weights in the attention of a layer at the last position."""
     if not _is_pattern(edit) or edit.position is not None or edit.key is not None:
         raise ValueError(
-            "source: weights are written into the attention of a layer at the last position; "
-            "choose the hook point pattern, without positions and keys"
+            "source: weights can only be written into a layer's attention at the last position; "
+            "choose the hook point pattern, and leave out positions and keys"
         )
     weights = torch.tensor(edit.source.values, dtype=torch.float64)
     return steering_edit(weights, layer=-1 if edit.layer is None else edit.layer)
@@ -47,7 +47,8 @@ def _share_edit(edit: EditState) -> Edit:
     """A share of each attention row for some keys."""
     if edit.key is None or not _is_pattern(edit):
         raise ValueError(
-            "source: a share of the row needs attention (hook point pattern) and its keys"
+            "source: a share of the row applies to attention only; choose the hook point pattern, "
+            "and give its keys"
         )
     share = Share(edit.source.value or 0.0, keys=slice(*edit.key))
     return Edit(edit.hook, share, _index(edit.position), edit.head, layer=edit.layer)

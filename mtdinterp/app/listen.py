@@ -21,7 +21,7 @@ def listen(port: int) -> socket.socket:
     except OSError:
         listener.close()
         raise ValueError(
-            f"--port: {port} is taken or not allowed; choose another, or 0 for any free port"
+            f"--port: port {port} is in use or not allowed; choose another, or 0 for any free port"
         ) from None
     listener.listen(MOST_WAITING)
     return listener

@@ -161,10 +161,10 @@ class Registry:
         """The entry of that name; an unknown name is an error with the nearest known one."""
         if name not in self.entries:
             close = get_close_matches(str(name), self.entries, n=1)
-            nearest = f"the nearest name is {close[0]!r}, and " if close else ""
+            hint = f"Did you mean {close[0]!r}? " if close else ""
             raise ValueError(
-                f"There is no model {str(name)[:LONGEST_NAME]!r} here; {nearest}the Model panel "
-                "and mtdinterp zoo list the models."
+                f"There is no model {str(name)[:LONGEST_NAME]!r} here. {hint}The Model panel lists "
+                "the models that can be opened."
             )
         return self.entries[name]
 

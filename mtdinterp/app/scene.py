@@ -161,19 +161,21 @@ class Scene:
         kind = edit.source.kind
         n_components = self.task.n_components
         if kind == "weights" and len(edit.source.values or ()) != n_components:
-            raise ValueError(f"weights: expected {n_components} of them, one per lag")
+            raise ValueError(f"weights: expected {n_components} weights, one per lag")
         name = hook_name(self.model, plain)
         if kind == "mean":
             return replace(plain, source=taken_from(self.model, plain, name, self._mean(name)))
         if kind == "sequence":
             if self.source is None:
                 raise ValueError(
-                    "source: there is no source sequence to take this from; sample or type one"
+                    "source: there is no source sequence to copy from; sample or type one"
                 )
             return self._from_run(edit, self.model, self.source, self._model_key)
         if kind == "reference":
             if self.reference is None:
-                raise ValueError(f"source: there is no reference to take from. {self.no_reference}")
+                raise ValueError(
+                    f"source: there is no reference model to copy from. {self.no_reference}"
+                )
             return self._from_run(edit, self.reference, self.tokens, self._reference_key)
         return plain
 
@@ -247,7 +249,7 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
     checkpoint.model.check_tokens(torch.tensor([state.tokens]))
     if state.weights is not None and len(state.weights) != task.n_components:
         raise ValueError(
-            f"weights: expected {task.n_components} of them, one per lag, got {len(state.weights)}"
+            f"weights: expected {task.n_components} weights, one per lag, got {len(state.weights)}"
         )
     reading = registry.reading(name, length)
     construction = registry.reference(name, length, state.model.beta, state.model.delta)
@@ -263,7 +265,7 @@ def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:
 def check_length(task: Task, length: int) -> None:
     """Refuse a sequence without evidence about its weights."""
     if length <= task.warm_up:
-        raise ValueError(f"tokens: expected more than m = {task.warm_up} of them, got {length}")
+        raise ValueError(f"tokens: expected more than m = {task.warm_up} tokens, got {length}")
 
 
 def fresh_state(registry: Registry, model: ModelState, seed: int) -> State:

@@ -35,7 +35,10 @@ Send = Callable[[Message], Awaitable[None]]
 Refusal = tuple[int, str]
 """A status and a sentence."""
 
-FOREIGN_HOST: Refusal = (403, "This server answers only to its own address on this machine.")
+FOREIGN_HOST: Refusal = (
+    403,
+    "This server only answers requests to its own address on this machine.",
+)
 FOREIGN_PAGE: Refusal = (403, "Requests from other pages are refused.")
 NOT_JSON: Refusal = (415, "A request must be JSON, with content-type application/json.")
 TOO_LARGE: Refusal = (413, f"A request may have at most {MOST_BYTES} bytes.")

@@ -143,13 +143,13 @@ def parse_state(given: Any) -> State:
     state = Fields("state", given, ("version", *_names(State)), ("model", "tokens"))
     version = state.get("version", integer(1, 10**6), VERSION)
     if version != VERSION:
-        raise StateError(f"version: this workbench reads version {VERSION}, got {version}")
+        raise StateError(f"version: this workbench can read version {VERSION} only, got {version}")
     tokens = state.get("tokens", _tokens)
     length = len(tokens)
     source = state.optional("source", _tokens)
     if source is not None and len(source) != length:
         raise StateError(
-            f"source: expected as many tokens as the sequence has, {length}, got {len(source)}"
+            f"source: expected {length} tokens, as many as in the sequence; got {len(source)}"
         )
     edits = state.get("edits", sequence_of(_edit_in(length), MOST_EDITS), [])
     return State(

@@ -110,7 +110,7 @@ class Sweeps:
         """The job with this number."""
         job = self._job
         if job is None or job.number != number:
-            raise NotFound(f"sweep: there is no sweep {number}; only the last one is kept")
+            raise NotFound(f"sweep: there is no sweep {number}; only the latest sweep is kept")
         return job
 
 
@@ -127,7 +127,7 @@ def sweep_of(scene: Scene, kind: str, aim: str) -> Runnable:
     """
     if scene.source is None:
         raise ValueError(
-            "source: a sweep needs a source sequence to take activations from; sample or type one"
+            "source: a sweep copies activations from a source sequence; sample or type one"
         )
     model = copy.deepcopy(scene.model)
     # `patch_sweep` measures KL(clean ‖ patched), so the clean run is the one to measure from.

@@ -199,7 +199,7 @@ def maps(scene: Scene, which: str) -> Float[Tensor, "layer query key"]:
     if which == "reference":
         reference = scene.reference_run
         if reference is None:
-            raise ValueError(f"which: there is no reference to show. {scene.no_reference}")
+            raise ValueError(f"which: there is no reference model to show. {scene.no_reference}")
         return torch.stack([reference.attention(layer) for layer in layers])
     run = {"before": scene.before, "after": scene.after, "source": scene.of_source}[which]
     if run is None:

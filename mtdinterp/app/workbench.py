@@ -144,7 +144,7 @@ class Workbench:
         request = Fields("request", given, ("state", "which"), ("state", "which"))
         which = request.get("which", sequence_of(option_of(MAPS), len(MAPS)))
         if not which:
-            raise StateError(f"which: expected a list of {', '.join(MAPS)}")
+            raise StateError(f"which: expected a list with entries from {', '.join(MAPS)}")
         scene = self._open(request.get("state", anything))
         parts = []
         for name in which:

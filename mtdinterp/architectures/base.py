@@ -32,7 +32,8 @@ class Architecture:
     def __init__(self) -> None:
         if self.config.architecture != self.name:
             raise ValueError(
-                f"architecture: {self.name!r} has a configuration for {self.config.architecture!r}"
+                f"architecture: expected a configuration for {self.name!r}, got one for "
+                f"{self.config.architecture!r}"
             )
 
     @property

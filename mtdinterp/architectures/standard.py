@@ -66,7 +66,7 @@ class StandardConfig(ModelConfig):
         elif self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model: expected a multiple of n_heads = {self.n_heads}, got {self.d_model}; "
-                "or give d_head"
+                "alternatively, set d_head"
             )
         widths = [check_count("blocks", width) for _, width in self.blocks]
         if widths and sum(widths) != self.d_model:
@@ -264,7 +264,7 @@ def _tie(model: StandardTransformer, sign: int) -> None:
     width = min(CODE_WIDTH, config.head_width, (config.d_model - config.vocab_size) // 3)
     if width < 1:
         raise ValueError(
-            "initialisation: the tied start needs d_model of at least vocab_size + 3, got "
+            "initialisation: the tied initialisation needs d_model ≥ vocab_size + 3, got "
             f"{config.d_model}"
         )
     model.reset_parameters()  # draws random numbers that the seeds of stored models count on

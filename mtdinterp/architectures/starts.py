@@ -62,8 +62,8 @@ def check_can_tie(model: LensTransformer) -> None:
     heads = model.config.heads_per_layer
     if not can_tie(len(heads), max(heads)):
         raise ValueError(
-            "initialisation: the tied starts need three layers or more with one head each, got "
-            f"{len(heads)} with {list(heads)}"
+            "initialisation: tied and mirrored need at least three layers with one head each, got "
+            f"{len(heads)} layers with {list(heads)} heads"
         )
 
 

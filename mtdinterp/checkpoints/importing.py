@@ -138,7 +138,8 @@ def _check_flat(foreign: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping):
             raise CheckpointError(
                 f"source: expected tensors by name, but {name!r} is a dictionary; if it is the "
-                f"state dict, pass it alone, as in torch.load(path, weights_only=True)[{name!r}]"
+                f"state dict, pass it alone, for example torch.load(path, "
+                f"weights_only=True)[{name!r}]"
             )
 
 
@@ -198,8 +199,8 @@ def _check_all_used(
     if not unused:
         return
     raise CheckpointError(
-        f"source: this model has no parameter for {_listed(unused)}; map one of its parameters to "
-        "each, or list what is not needed in ignore"
+        f"source: this model has no parameter for {_listed(unused)}; map a parameter to each of "
+        "them, or list them in ignore"
     )
 
 
@@ -208,8 +209,8 @@ def _fitted(name: str, shape: torch.Size, given: Any, origin: Origin) -> Tensor:
     tensor = _as_tensor(name, given, origin.name)
     if origin.transpose and tensor.ndim < 2:
         raise CheckpointError(
-            f"{name}: {origin.name!r} has {tensor.ndim} axes, so it has no transpose; map it to "
-            "the name alone"
+            f"{name}: {origin.name!r} has {tensor.ndim} axes, so it cannot be transposed; map it "
+            "to the name alone"
         )
     oriented = tensor.mT if origin.transpose else tensor
     for candidate in (oriented, oriented[None]):

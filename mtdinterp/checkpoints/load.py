@@ -169,7 +169,7 @@ def _written_with(config: Mapping[str, Any], kind: str) -> str:
         return ""
     if plugin.get("sha256"):
         return (
-            f". It was written with the plugin file {name}; if you trust that file, give it with "
+            f". It was written with the plugin file {name}; if you trust that file, load it with "
             "--plugin"
         )
     version = plugin.get("version")
@@ -208,7 +208,7 @@ def read_history(source: Path) -> list[dict[str, Any]]:
         for entry in entries:
             _check_entry(entry)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON lines ({error})") from error
+        raise CheckpointError(f"{path}: not valid JSON lines ({error})") from error
     return entries
 
 
@@ -298,6 +298,6 @@ def _check_shapes(model: LensTransformer, tensors: Mapping[str, Tensor], path: P
     different = sorted(set(expected.items()) ^ set(found.items()))
     name = different[0][0]
     raise CheckpointError(
-        f"{path}: does not fit its {CONFIG}: tensor {name} should have shape "
-        f"{expected.get(name, 'none')}, has {found.get(name, 'none')}"
+        f"{path}: does not match its {CONFIG}: expected tensor {name} with shape "
+        f"{expected.get(name, 'none')}, got {found.get(name, 'none')}"
     )

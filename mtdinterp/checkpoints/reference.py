@@ -63,8 +63,8 @@ def check_reference(model: LensTransformer, tokens: ArrayLike, outputs: ArrayLik
     if mistake is not None:
         raise CheckpointError(f"{mistake}; as imported, the outputs {largest}")
     raise CheckpointError(
-        f"reference: the outputs {largest}{_where(difference > allowed)}; no single transpose "
-        "explains it, so compare the forward formula in docs/models.md with yours"
+        f"reference: the outputs {largest}{_where(difference > allowed)}; no single transpose or "
+        "swap explains this, so compare your forward formula with docs/models.md"
     )
 
 
@@ -113,8 +113,8 @@ def _find_mistake(
     found = _outputs(model, tokens, wanted.ndim)
     if (found.softmax(-1) - wanted).abs().max() <= allowed:
         return (
-            "reference: the outputs agree after a softmax, so give the outputs before it, and set "
-            "logits=True in the configuration"
+            "reference: the outputs agree after a softmax; give the outputs before the softmax, "
+            "and set logits=True in the configuration"
         )
     own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for mistake in _mistakes(own):
@@ -146,8 +146,8 @@ def _mistakes(own: Mapping[str, Tensor]) -> Iterator[Mistake]:
     exchangeable = [pair for pair in pairs if own[pair[0]].shape == own[pair[1]].shape]
     for first, second in exchangeable[:MOST_PAIRS]:
         sentence = (
-            f"{first} and {second}: they were exchanged; the other way round the outputs agree "
-            "with the reference, so exchange their names in mapping"
+            f"{first} and {second}: they are swapped; if they are swapped back, the outputs agree "
+            "with the reference, so swap their names in mapping"
         )
         yield Mistake(sentence, {first: own[second], second: own[first]})
     for first, second in list(combinations(square, 2))[:MOST_PAIRS]:

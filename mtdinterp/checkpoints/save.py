@@ -108,7 +108,8 @@ def check_pair(model: LensTransformer, task: Task) -> None:
     """Refuse a model and a task with different vocabularies."""
     if model.config.vocab_size != task.vocab_size:
         raise CheckpointError(
-            f"the model has {model.config.vocab_size} tokens and the task {task.vocab_size}"
+            f"task: expected a vocabulary of {model.config.vocab_size} tokens, like the model, "
+            f"got {task.vocab_size}"
         )
 
 

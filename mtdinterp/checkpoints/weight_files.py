@@ -63,10 +63,10 @@ def read_weights(path: Path, most_bytes: int) -> Mapping[str, Any]:
         return _read_torch(path, content)
     if content.startswith(OLD_PICKLE_START):
         raise CheckpointError(
-            f"{path}: this is a pickle, not a file of torch.save since torch 1.6; save the state "
-            "dict again with torch.save or safetensors"
+            f"{path}: expected the format of torch.save since torch 1.6, got a plain pickle; save "
+            "the state dict again with torch.save or safetensors"
         )
-    return _read_safetensors(path, content, "a file of torch.save")
+    return _read_safetensors(path, content, "a file written by torch.save")
 
 
 def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
@@ -81,7 +81,7 @@ def read_reference(path: Path) -> tuple[ArrayLike, ArrayLike]:
     content = read_file(path, MOST_REFERENCE)
     if content.startswith(ZIP_START):
         return _read_npz(path, content)
-    tensors = _read_safetensors(path, content, "an archive of numpy.savez")
+    tensors = _read_safetensors(path, content, "an archive written by numpy.savez")
     _check_arrays(path, tensors)
     return tensors["tokens"], tensors["outputs"]
 
@@ -98,7 +98,7 @@ def _read_npz(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
             unpacked = sum(member.file_size for member in archive.infolist())
             if unpacked > MOST_REFERENCE:
                 raise CheckpointError(
-                    f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when it is unpacked, "
+                    f"{path}: expected at most {MOST_REFERENCE / 1e6:.3g} MB when unpacked, "
                     f"got {unpacked / 1e6:.3g} MB; a few sequences are enough"
                 )
             _check_arrays(path, [name.removesuffix(".npy") for name in archive.namelist()])
@@ -131,8 +131,8 @@ def _read_torch(path: Path, content: bytes) -> Mapping[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path}: it holds more than tensors and plain values, which is not executed; save "
-            "model.state_dict() instead of the model"
+            f"{path}: it contains Python objects, which are not loaded because that could run "
+            "code; save model.state_dict() instead of the model"
         ) from error
     except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged, or not written by torch.save") from error
@@ -149,10 +149,10 @@ def _check_archive(path: Path, content: bytes) -> None:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise CheckpointError(
-                f"{path}: expected a file of torch.save, which does not compress; this one is "
+                f"{path}: expected an uncompressed file, as torch.save writes it; this one is "
                 "compressed"
             )
         if sum(member.file_size for member in members) > len(content):
-            raise CheckpointError(f"{path}: damaged (it would unpack to more than its size)")
+            raise CheckpointError(f"{path}: damaged (its contents are larger than the file)")
         if archive.testzip() is not None:
             raise zipfile.BadZipFile

@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=not_empty,
         metavar="CHECKPOINT",
-        help="checkpoint directories to offer besides the zoo; nothing else can be opened",
+        help="checkpoint directories to list next to the zoo models; no others can be opened",
     )
     parser.add_argument(
         "--port",
         type=at_least(0),
         default=8765,
         metavar="N",
-        help="local port (8765); 0 picks any free port",
+        help="local port (default: 8765); 0 picks any free port",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="do not open the page in a browser"
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"the workbench needs {', '.join(missing)}; install the extra, in a clone: "
-            "pip install -c constraints.txt -e '.[app]'"
+            f"the workbench needs {', '.join(missing)}; in a clone of the repository, run pip "
+            "install -c constraints.txt -e '.[app]'"
         )
     if options.port > 65535:
         raise ValueError(f"--port: expected a port in 0..65535, got {options.port}")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
                 )
             )
         for sentence in registry.left_out:
-            print(f"mtdinterp app: left out {sentence}", file=sys.stderr)
+            print(f"mtdinterp app: skipped {sentence}", file=sys.stderr)
         url = f"http://{ADDRESS}:{port}/"
         print(f"workbench: {url}  (press Ctrl+C to stop)", flush=True)
         if not options.no_browser:

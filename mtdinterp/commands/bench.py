@@ -29,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         action="append",
         choices=GROUP_NAMES,
-        help="measure only this group (may be repeated)",
+        help="measure only this group; may be given several times",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer repeats, small sizes only")
+    parser.add_argument(
+        "--quick", action="store_true", help="use fewer repetitions and only small sizes"
+    )
     add_json_flag(parser)
     parser.set_defaults(run=run)
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  mtdinterp construct --transition pi.csv --normalise --order 2 --length 48"
     )
     add_task_flags(parser)
-    add_model_flags(parser, layers="3, or 5 for two steps in the disentangled transformer (3)")
+    add_model_flags(parser, layers="3, or 5 for the two-step construction (default: 3)")
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
@@ -59,38 +59,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number(),
         nargs="+",
         metavar="X",
-        help="all constants of the algorithm in order, such as β₁ a c₁ c₂ of the two-step "
-        "construction (default: tuned)",
+        help="values for all constants of the algorithm, in order, such as β₁ a c₁ c₂ for the "
+        "two-step construction (default: tuned)",
     )
     parser.add_argument(
         "--target",
         choices=("truth", "two_step"),
-        help="target for tuning the constants of the two-step construction (truth)",
+        help="what to tune the constants of the two-step construction to: the true distribution or "
+        "two-step mirror descent (default: truth)",
     )
     parser.add_argument(
         "--delta",
         type=number(minimum=0, exclusive=True),
         default=100.0,
-        help="size of the scores that mask positions (100)",
+        help="magnitude of the attention scores that mask positions (default: 100)",
     )
     parser.add_argument(
         "--dtype",
         choices=tuple(ROUNDING),
         default="float32",
-        help="data type of the weights (float32)",
+        help="data type of the weights (default: float32)",
     )
     parser.add_argument(
         "--sequences",
         type=at_least(2),
         default=2000,
         metavar="N",
-        help="sequences to compare on (2000)",
+        help="number of sequences for the comparison (default: 2000)",
     )
     parser.add_argument(
         "--out",
         type=checkpoint_directory,
         metavar="DIR",
-        help="write a checkpoint to this directory (default: none)",
+        help="save a checkpoint in this directory (default: do not save)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
@@ -157,7 +158,7 @@ def _implementation(options: argparse.Namespace, task: "Task") -> "Implementatio
     wanted = f"{options.architecture} with {options.layers} layers"
     if options.algorithm is not None:
         wanted = f"{options.algorithm} in {wanted}"
-    raise NotApplicable(f"the known constructions are {listed}; got {wanted}")
+    raise NotApplicable(f"no construction is known for {wanted}; there are {listed}")
 
 
 def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> None:
@@ -170,12 +171,12 @@ def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> Non
         raise ValueError(f"--beta: {algorithm.label} takes --constants {symbols} instead")
     if options.constants is not None and len(options.constants) != len(names):
         raise ValueError(
-            f"--constants: {algorithm.label} has {len(names)} ({symbols}), "
-            f"got {len(options.constants)}"
+            f"--constants: expected {len(names)} for {algorithm.label} ({symbols}), got "
+            f"{len(options.constants)}"
         )
     if options.target and not (isinstance(algorithm, TwoStep) and options.constants is None):
         raise ValueError(
-            "--target applies only if the two-step construction is tuned; leave it out here"
+            "--target applies only when the two-step construction is tuned; leave it out"
         )
 
 

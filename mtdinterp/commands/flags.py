@@ -128,8 +128,8 @@ def add_plugin_flag(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="plugins",
         metavar="FILE.py",
-        help="run a file that registers your own tasks, estimators, architectures, algorithms or "
-        "probes; may be given several times",
+        help="run a Python file that registers your own tasks, estimators, architectures, "
+        "algorithms or probes; may be given several times",
     )
 
 
@@ -163,11 +163,13 @@ def add_task_kind_flag(parser: argparse.ArgumentParser) -> None:
         "--task",
         metavar="NAME",
         default=DEFAULT_TASK,
-        help=f"kind of task ({DEFAULT_TASK}); {'; '.join(kinds)}",
+        help=f"task (default: {DEFAULT_TASK}); {'; '.join(kinds)}",
     )
 
 
-def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of layers (3)") -> None:
+def add_model_flags(
+    parser: argparse.ArgumentParser, layers: str = "number of layers (default: 3)"
+) -> None:
     """Add the flags for the architecture and its depth.
 
     Args:
@@ -178,7 +180,7 @@ def add_model_flags(parser: argparse.ArgumentParser, layers: str = "number of la
         "--architecture",
         metavar="NAME",
         default="disentangled",
-        help=f"one of {', '.join(catalogue.known('architecture'))} (disentangled)",
+        help=f"one of {', '.join(catalogue.known('architecture'))} (default: disentangled)",
     )
     parser.add_argument("--layers", type=at_least(1), default=3, metavar="L", help=layers)
 
@@ -198,4 +200,6 @@ def probe_names(options: argparse.Namespace) -> list[str]:
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON only")
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON and nothing else"
+    )

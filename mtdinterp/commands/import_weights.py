@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The forward formula of both architectures, and every parameter's name and shape, are in\n"
         "docs/models.md. Without --reference, a wrong transpose of a square matrix cannot be\n"
-        "noticed.\n\n"
+        "detected.\n\n"
         "examples:\n"
         "  mtdinterp import weights.pt --config config.json --out out/mine\n"
         "  mtdinterp import weights.safetensors --config config.json --mapping mapping.json "
@@ -29,28 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "weights",
         type=not_empty,
         metavar="WEIGHTS",
-        help="a safetensors file, or a state dict that torch.save wrote",
+        help="a safetensors file, or a state dict saved with torch.save",
     )
     parser.add_argument(
         "--config",
         type=not_empty,
         required=True,
         metavar="FILE",
-        help='JSON with the entries "model" and "task", as in the config.json of a checkpoint',
+        help='JSON file with the entries "model" and "task", like the config.json of a checkpoint',
     )
     parser.add_argument(
         "--mapping",
         type=not_empty,
         metavar="FILE",
-        help='JSON: for each parameter of the model, the name in WEIGHTS or [name, "transpose"] '
-        "(default: the same names)",
+        help="JSON file that maps each parameter of the model to its name in WEIGHTS or to [name, "
+        '"transpose"] (default: the names are the same)',
     )
     parser.add_argument(
         "--reference",
         type=not_empty,
         metavar="FILE",
-        help='.safetensors or .npz with the arrays "tokens" [batch, pos] and "outputs" [batch, '
-        "pos, vocab] (or [batch, vocab], the last position) of the original program",
+        help="inputs and outputs of the original program to check against: a .safetensors or .npz "
+        'file with the arrays "tokens" [batch, pos] and "outputs" [batch, pos, vocab] (or '
+        "[batch, vocab] for the last position alone)",
     )
     parser.add_argument(
         "--ignore",
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=checkpoint_directory,
         required=True,
         metavar="DIR",
-        help="write the checkpoint to this directory",
+        help="save the checkpoint in this directory",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
@@ -98,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(printed, indent=1) if options.json else _as_text(printed))
     if n_checked is None:
         print(
-            "mtdinterp import: not compared with the original program, so a wrong transpose of a "
-            "square matrix would not have been noticed; use --reference",
+            "mtdinterp import: warning: the outputs were not compared with the original program, "
+            "so a wrong transpose of a square matrix would go unnoticed; use --reference",
             file=sys.stderr,
         )
     return 0
@@ -109,7 +110,7 @@ def _as_text(printed: dict[str, Any]) -> str:
     lines = [f"checkpoint: {printed['checkpoint']} ({printed['parameters']:,} parameters)"]
     count = printed["checked_sequences"]
     if count is not None:
-        lines.append(f"its outputs agree with the original program's on {count} sequences")
+        lines.append(f"the outputs agree with those of the original program on {count} sequences")
     return "\n".join(lines)
 
 
@@ -120,7 +121,7 @@ def _read_object(name: str) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error})") from error
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value

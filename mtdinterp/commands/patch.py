@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--hook",
         metavar="NAME",
-        help="patch this hook point: its full name, or a short one with --layer",
+        help="patch this hook point, given by its full name, or by its short name and --layer",
     )
     what.add_argument(
         "--sweep",
         choices=("block", "head", "resid_pre", "attn_out"),
-        help="patch every layer, position and part in turn, from one sequence into another, and "
+        help="patch from one sequence into another, one layer, position and part at a time, and "
         "average over pairs of sequences",
     )
     place = parser.add_argument_group("what to patch, with --hook")
@@ -68,40 +68,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--head", type=at_least(0), metavar="H", help="one head, counted from 0 (default: all)"
     )
     place.add_argument(
-        "--block", metavar="NAME", help="one named block of the stream (default: all of it)"
+        "--block", metavar="NAME", help="one named block of the stream (default: the whole stream)"
     )
     place.add_argument(
         "--source",
         metavar="WHAT",
         type=_source,
-        help=f"the new value: {', '.join(SOURCES)}, or a number (zero). 'other' takes it from "
-        "a run on other sequences, 'construction' from the reference construction",
+        help=f"the new value: {', '.join(SOURCES)}, or a number (default: zero). 'other' takes the "
+        "value from a run on other sequences, 'construction' from the reference construction",
     )
     parser.add_argument(
         "--direction",
         choices=("denoise", "noise"),
-        help="with --sweep: patch clean into corrupted (denoise) or the reverse (noise) (denoise)",
+        help="with --sweep: patch clean activations into the corrupted run (denoise, the default) "
+        "or the reverse (noise)",
     )
     parser.add_argument(
         "--same-end",
         action="store_true",
-        help="with --sweep: corrupted sequences end in the same tokens as the clean ones, so that "
-        "only the in-context weights differ",
+        help="with --sweep: corrupted sequences end in the same tokens as the clean ones, so only "
+        "the in-context weights differ",
     )
     parser.add_argument(
         "--sequences",
         type=at_least(1),
         metavar="N",
-        help="number of sequences (256), or of pairs with --sweep (8)",
+        help="number of sequences (default: 256), or of pairs with --sweep (default: 8)",
     )
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of the sequences (0)"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of the sequences (default: 0)",
     )
     parser.add_argument(
         "--out",
         type=_figure,
         metavar="FILE",
-        help="draw the result to this file (.png, .pdf, .svg)",
+        help="save a plot of the result to this file (.png, .pdf, .svg)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)
@@ -155,14 +160,15 @@ def _check(options: argparse.Namespace) -> None:
     find_checkpoint(options.checkpoint)
     if options.sweep and any(getattr(options, name) is not None for name in PLACE_FLAGS):
         raise ValueError(
-            "--layer, --position, --head, --block and --source are for --hook; "
-            "a sweep goes over all of them"
+            "--layer, --position, --head, --block and --source apply only to --hook; a sweep "
+            "covers all places"
         )
     if not options.hook:
         return
     if options.same_end or options.direction:
         raise ValueError(
-            "--same-end and --direction are for a sweep; add --sweep instead of --hook"
+            "--same-end and --direction apply only to --sweep; leave them out, or replace --hook "
+            "by --sweep"
         )
     is_full_name = "." in options.hook or options.hook == "hook_embed"
     if not is_full_name and options.layer is None:

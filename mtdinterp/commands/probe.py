@@ -35,10 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sequences",
         type=at_least(32),
         metavar="N",
-        help="sequences to probe on, at least 32 (default: depends on the probe)",
+        help="number of sequences, at least 32 (default: depends on the probe)",
     )
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of those sequences (0)"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of the sequences (default: 0)",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run)

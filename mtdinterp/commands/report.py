@@ -32,35 +32,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=not_empty,
         metavar="CHECKPOINT",
-        help="a checkpoint directory, or the name of a zoo model; several are compared",
+        help="a checkpoint directory, or the name of a zoo model; the report compares several",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=_file,
         metavar="FILE",
-        help="output file (report.html or report.md); a .json file next to it holds all numbers",
+        help="output file (default: report.html or report.md); a .json file next to it contains "
+        "all numbers",
     )
     parser.add_argument(
         "--format",
         choices=("html", "md"),
-        help="one self-contained page, or Markdown with a folder of figures named after FILE",
+        help="html: one self-contained page; md: Markdown and a folder of figures named after FILE",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="leave out the slow interventions (interchanges, patch sweep, circuit) and use 256 "
-        "sequences unless --sequences says otherwise",
+        help="skip the slow interventions (interchanges, patch sweep, circuit) and use 256 "
+        "sequences unless --sequences is given",
     )
     parser.add_argument(
         "--sequences",
         type=at_least(32),
         metavar="N",
-        help="sequences for scores, explanation and probes, at least 32 (default: depends on the "
-        "measurement; the report shows n with every number)",
+        help="number of sequences for scores, explanation and probes, at least 32 (default: "
+        "depends on the measurement; the report shows n for every claim)",
     )
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of all sequences (0)"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of all sequences (default: 0)",
     )
     parser.set_defaults(run=run)
 

@@ -29,7 +29,9 @@ WIDTH = 110
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments and its help to a parser."""
     parser.epilog = f"{_listing()}\n\n{EXAMPLES}"
-    parser.add_argument("figures", nargs="+", metavar="FIGURE", help="which figures; see below")
+    parser.add_argument(
+        "figures", nargs="+", metavar="FIGURE", help="figures to make, listed below"
+    )
     parser.add_argument(
         "-o",
         "--out",
@@ -41,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train",
         action="store_true",
-        help="train the models now instead of loading the zoo's; takes half a minute to hours per "
-        "model; runs are kept in DIR/runs, and an interrupted run is resumed",
+        help="train the models instead of loading them from the zoo, which takes from half a "
+        "minute to hours per model; runs are kept in DIR/runs, and interrupted runs are resumed",
     )
     parser.add_argument(
         "--seed",
@@ -59,7 +61,7 @@ def _listing() -> str:
     """The figures with their summaries, for the help."""
     width = max(map(len, FIGURES))
     lines = [f"  {name:<{width}}  {source.summary}" for name, source in FIGURES.items()]
-    return "\n".join(["figures:", *lines, f"  {ALL:<{width}}  all figures, and a page with them"])
+    return "\n".join(["figures:", *lines, f"  {ALL:<{width}}  all figures, collected on one page"])
 
 
 def _directory(text: str) -> Path:

@@ -35,24 +35,33 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
     add_task_kind_flag(parser)
     # No defaults here: `settle_task_flags` must know what was given.
     parser.add_argument(
-        "--vocab-size", type=at_least(2), metavar="Q", help=f"vocabulary size ({VOCAB_SIZE})"
+        "--vocab-size",
+        type=at_least(2),
+        metavar="Q",
+        help=f"vocabulary size (default: {VOCAB_SIZE})",
     )
     # With a single lag there are no weights to infer.
-    parser.add_argument("--order", type=at_least(2), metavar="M", help=f"number of lags ({ORDER})")
     parser.add_argument(
-        "--length", type=at_least(2), default=length, metavar="T", help=f"context length ({length})"
+        "--order", type=at_least(2), metavar="M", help=f"number of lags (default: {ORDER})"
+    )
+    parser.add_argument(
+        "--length",
+        type=at_least(2),
+        default=length,
+        metavar="T",
+        help=f"context length (default: {length})",
     )
     parser.add_argument(
         "--transition",
         type=not_empty,
         metavar="FILE",
         help="read the transition probabilities from a CSV, NPY or JSON file (default: random); "
-        "row a holds the distribution of the next token after token a",
+        "row a is the distribution of the next token after token a",
     )
     parser.add_argument(
         "--normalise",
         action="store_true",
-        help="divide the rows of --transition by their sums, if they were rounded",
+        help="divide each row of --transition by its sum, for files with rounded entries",
     )
     parser.add_argument(
         "--concentration",
@@ -60,16 +69,21 @@ def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
         nargs="+",
         default=[1.0],
         metavar="X",
-        help="Dirichlet prior over the mixture weights: one number, or one per lag (1)",
+        help="concentration of the Dirichlet prior over the mixture weights: one number, or one "
+        "per lag (default: 1)",
     )
     parser.add_argument(
         "--task-seed",
         type=at_least(0),
         metavar="N",
-        help=f"seed of random transition probabilities ({TASK_SEED})",
+        help=f"seed of random transition probabilities (default: {TASK_SEED})",
     )
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="seed of everything else (0)"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="seed of everything else (default: 0)",
     )
 
 
@@ -104,7 +118,9 @@ def settle_task_flags(options: argparse.Namespace) -> None:
 
 def _settle_random(options: argparse.Namespace) -> None:
     if options.normalise:
-        raise ValueError("--normalise applies to --transition FILE; leave it out")
+        raise ValueError(
+            "--normalise applies only with --transition FILE; leave it out, or give a file"
+        )
     options.vocab_size = options.vocab_size or VOCAB_SIZE
     options.order = options.order or ORDER
     if options.task_seed is None:
@@ -123,7 +139,8 @@ def _settle_from_file(options: argparse.Namespace) -> None:
     vocab_size = matrices.shape[-1]
     if options.vocab_size not in (None, vocab_size):
         raise ValueError(
-            f"--vocab-size {options.vocab_size}: {path} has {vocab_size} tokens; leave it out"
+            f"--vocab-size {options.vocab_size}: {path} has {vocab_size} tokens; leave out "
+            "--vocab-size"
         )
     options.vocab_size = vocab_size
     options.matrices = matrices
@@ -133,11 +150,11 @@ def _settle_from_file(options: argparse.Namespace) -> None:
     n_lags = len(matrices)
     if n_lags < 2:
         raise ValueError(
-            f"{path}: expected matrices of at least 2 lags, got 1; with a single lag there are no "
+            f"{path}: expected matrices for at least 2 lags, got 1; with a single lag there are no "
             "weights to infer"
         )
     if options.order not in (None, n_lags):
-        raise ValueError(f"--order {options.order}: {path} has {n_lags} lags; leave it out")
+        raise ValueError(f"--order {options.order}: {path} has {n_lags} lags; leave out --order")
     options.order = n_lags
 
 

@@ -59,14 +59,14 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     "later_rate": {
         "type": number(minimum=0, exclusive=True),
         "metavar": "X",
-        "help": "factor on the learning rate of all layers but the first, reached after a tenth of "
-        "the steps (such as 0.3)",
+        "help": "factor, such as 0.3, on the learning rate of all layers but the first; it is "
+        "reached after a tenth of the steps",
     },
     "adam_betas": {
         "type": number(minimum=0),
         "nargs": 2,
         "metavar": ("B1", "B2"),
-        "help": "decay rates of Adam's running means",
+        "help": "decay rates of Adam's running averages",
     },
     "schedule": {
         "choices": ("constant", "cosine"),
@@ -79,21 +79,24 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     },
     "initialisation": {
         "metavar": "NAME",
-        "help": "initialisation of the weights: tied, default, small, torch, mirrored, or one of "
-        "your own architecture",
+        "help": "initialisation of the weights: tied, default, small, torch, mirrored, or one that "
+        "your own architecture defines",
     },
     "targets": {
         "choices": ("expected", "sampled"),
-        "help": "the true next-token distribution, or one token drawn from it",
+        "help": "train on the true next-token distribution, or on one token drawn from it",
     },
     "loss": {
         "choices": ("mse", "cross-entropy"),
-        "help": "mean squared error, or cross-entropy of a softmax",
+        "help": "mean squared error of the outputs, or cross-entropy of their softmax",
     },
-    "supervision": {"choices": ("last", "all"), "help": "positions that have a target"},
+    "supervision": {
+        "choices": ("last", "all"),
+        "help": "train on the last position, or on all positions",
+    },
     "evaluate_every": {"type": at_least(1), "metavar": "N", "help": "steps between evaluations"},
     "save_every": {"type": at_least(1), "metavar": "N", "help": "steps between saves"},
-    "device": {"metavar": "NAME", "help": "torch device (cpu)"},
+    "device": {"metavar": "NAME", "help": "torch device (default: cpu)"},
 }
 
 STARTS = ("tied", "default", "small", "torch", "mirrored")
@@ -113,13 +116,18 @@ COMMON_SETTINGS = {
 
 RECIPES = """\
   fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
-         cosine decay, tied start. 3 layers: 8000 steps, rate 0.01 (standard: 0.005).
-         5 layers: 20000 steps, rate 0.01, later rate 0.3 times that.
-  paper  Adam (0.9, 0.999), one-hot targets, batch 128, 500000 steps at a constant 0.001,
-         small normal start.
-  Both: mean squared error at the last position. Starts: tied breaks the mirror symmetry,
-  mirrored breaks it the other way, default has uniform attention, small is N(0, 0.02)
-  everywhere, torch is PyTorch's default."""
+         cosine decay, tied initialisation. 3 layers: 8000 steps, learning rate 0.01
+         (standard: 0.005). 5 layers: 20000 steps, learning rate 0.01, later rate 0.3.
+  paper  Adam (0.9, 0.999), one-hot targets, batch 128, 500000 steps at a constant
+         learning rate of 0.001, small initialisation.
+  Both use the mean squared error at the last position.
+
+initialisations:
+  tied      breaks the mirror symmetry
+  mirrored  breaks it the other way
+  default   uniform attention
+  small     N(0, 0.02) everywhere
+  torch     PyTorch's defaults"""
 """Written out because the recipes are expensive to import; a test compares the two."""
 
 
@@ -137,26 +145,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_task_flags(parser)
     add_model_flags(parser)
     parser.add_argument(
-        "--heads", type=at_least(1), default=1, metavar="H", help="heads per layer (1)"
+        "--heads", type=at_least(1), default=1, metavar="H", help="heads per layer (default: 1)"
     )
     parser.add_argument(
         "--d-rel",
         type=at_least(1),
         metavar="D",
-        help="width of the disentangled transformer's value tables (the order)",
+        help="width of the disentangled transformer's value tables (default: the order)",
     )
     parser.add_argument(
         "--d-model",
         type=at_least(1),
         metavar="D",
-        help="width of the standard transformer's stream (32)",
+        help="width of the standard transformer's stream (default: 32)",
     )
     parser.add_argument(
         "--d-mlp",
         type=at_least(0),
         default=0,
         metavar="D",
-        help="width of a hidden layer before the output (0 for none)",
+        help="width of a hidden layer before the output (default: 0, no hidden layer)",
     )
     parser.add_argument(
         "--setting",
@@ -165,11 +173,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="settings",
         metavar="NAME=VALUE",
-        help="any other setting of the architecture, such as one of your own; may be given several "
-        "times",
+        help="any other setting of the architecture, for example of one in a plugin; may be given "
+        "several times",
     )
     parser.add_argument(
-        "--recipe", choices=("fast", "paper"), default="fast", help="named set of settings (fast)"
+        "--recipe",
+        choices=("fast", "paper"),
+        default="fast",
+        help="training recipe, described below (default: fast)",
     )
     group = parser.add_argument_group("override individual recipe settings")
     for name, settings in RECIPE_FLAGS.items():
@@ -178,7 +189,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=not_empty,
         metavar="DIR",
-        help="a new or empty directory (default: out/disentangled-m4-T64 or similar)",
+        help="new or empty directory for the checkpoint (default: named after the model, such as "
+        "out/disentangled-m4-T64)",
     )
     parser.add_argument(
         "--resume",
@@ -189,7 +201,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wandb",
         metavar="PROJECT",
-        help="also log to Weights & Biases, offline unless WANDB_MODE says otherwise",
+        help="also log to Weights & Biases, offline unless WANDB_MODE is set",
     )
     add_json_flag(parser)
     parser.set_defaults(run=run, given=())
@@ -289,11 +301,11 @@ def _check_directory(path: Path, resume: bool) -> None:
             raise CheckpointError(f"{path}: no such directory to resume{zoo}")
         if read_config(path).get("recipe") is None or not (path / TRAINING).exists():
             raise CheckpointError(
-                f"{path}: this checkpoint holds no run to resume ({TRAINING} is missing)"
+                f"{path}: this checkpoint has no run to resume ({TRAINING} is missing)"
             )
         if not os.access(path, os.W_OK):
             raise CheckpointError(
-                f"{path}: a run is resumed in its own directory, and this one is not writable"
+                f"{path}: a run is resumed in its own directory, but this one is not writable"
             )
     else:
         check_new(path, advice="; choose another with --out")

@@ -176,9 +176,7 @@ class Estimator(ABC):
         data = task.sample(check_count("n_sequences", n_sequences), length, seed)
         evidence = task.evidence(data.tokens)
         if self.constants_for(evidence) and not evidence.weights_matter:
-            raise NothingToTune(
-                "no prediction depends on the weights, so that there is nothing to tune"
-            )
+            raise NothingToTune("no prediction depends on the weights, so there is nothing to tune")
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
 
 

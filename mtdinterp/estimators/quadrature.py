@@ -42,7 +42,7 @@ def _product_rule(concentration: tuple[float, ...], nodes: int) -> SimplexRule:
         x, weight = (torch.from_numpy(part) for part in gauss_jacobi(nodes, rest - 1, alpha - 1))
         if not torch.isfinite(weight).all() or (weight <= 0).any():
             raise CannotCompute(
-                f"concentration: no Gauss rule with {nodes} nodes in double precision for "
+                f"concentration: there is no Gauss rule with {nodes} nodes in double precision for "
                 f"{concentration}"
             )
         share = (remaining[:, None] * (1 + x) / 2).reshape(-1, 1)

@@ -54,11 +54,11 @@ class Circuit(Result):
     def summary(self) -> str:
         """The edges with their effects, one per line."""
         lines = [
-            f"{len(self.edges)} of {self.n_edges} edges keep {self._share()} of the "
+            f"{len(self.edges)} of {self.n_edges} edges close {self._share()} of the gap to the "
             f"model's predictions (KL {self.kl:.2e}):"
         ]
         for edge in self.edges:
-            lines.append(f"  {edge!s:<32} KL {self.effects[edge]:.2e} if it alone is cut")
+            lines.append(f"  {edge!s:<32} KL {self.effects[edge]:.2e} if only this edge is cut")
         constant = ", ".join(map(str, self.constant)) or "none"
         lines.append(f"  constant edges: {constant}")
         lines.append(f"  {self.comparison()}")
@@ -76,8 +76,8 @@ class Circuit(Result):
         if self.algorithm is not None and math.isfinite(self.algorithm_kl):
             control += f"; {self.algorithm}: KL {self.algorithm_kl:.1e}"
         claim = Claim(
-            claim=f"At most {FEW_EDGES:.0%} of the edges keep {self.wanted:.0%} of what all edges "
-            "add beyond their means",
+            claim=f"At most {FEW_EDGES:.0%} of the edges close {self.wanted:.0%} of the KL gap "
+            "between all edges at their means and the model",
             status=Status.UNDECIDABLE if reason else decide(few),
             evidence="Edges in the smallest circuit found, and its KL to the model",
             number=f"{len(self.edges)} of {self.n_edges} edges, KL {self.kl:.1e}",
@@ -92,8 +92,8 @@ class Circuit(Result):
     def blocks(self) -> list[Block]:
         """The edges with their effects, and how far the circuit is from the model."""
         kept = (
-            f"{len(self.edges)} of {self.n_edges} edges keep {self._share()} of the way "
-            f"from all edges at their means (KL {self.kl_at_means:.1e}) to the model "
+            f"{len(self.edges)} of {self.n_edges} edges close {self._share()} of the KL gap "
+            f"between all edges at their means (KL {self.kl_at_means:.1e}) and the model "
             f"({self.n_sequences} sequences)."
         )
         caution = (
@@ -106,7 +106,7 @@ class Circuit(Result):
             Heading("Minimal circuit"),
             Text((kept, self.comparison())),
             Text((caution,), "soft"),
-            Table(("edge", "KL if it alone is cut"), rows),
+            Table(("edge", "KL if only this edge is cut"), rows),
         ]
 
     def _share(self) -> str:
@@ -159,8 +159,8 @@ def minimal_circuit(
     n_different = len(sequences.unique(dim=0))
     if n_different < FEWEST_SEQUENCES:
         raise ValueError(
-            f"tokens: expected at least {FEWEST_SEQUENCES} different sequences to take means over, "
-            f"got {n_different}"
+            f"tokens: expected at least {FEWEST_SEQUENCES} different sequences for the means, got "
+            f"{n_different}"
         )
     means = _edge_means(network, sequences)
     edges = edges_of(network)
@@ -308,7 +308,7 @@ def _checked(model: DisentangledTransformer, edges: Iterable[Edge]) -> list[Edge
     for edge in wanted:
         if edge not in existing:
             names = ", ".join(map(str, existing))
-            raise ValueError(f"edge: there is no {edge}; the model has {names}")
+            raise ValueError(f"edge: this model has no edge {edge}; its edges are {names}")
     return wanted
 
 

@@ -56,13 +56,13 @@ def with_edges(model: LensTransformer) -> DisentangledTransformer:
     """The model itself, if its computation is a sum over edges; raises NotApplicable otherwise."""
     if not isinstance(model, DisentangledTransformer):
         raise NotApplicable(
-            "model: circuits are over the blocks of a concatenated stream; in an additive stream "
-            "several layers write to the same block, so an edge has no separate content"
+            "model: circuits need a concatenated stream; in an additive stream, several layers "
+            "write to the same block, so their edges cannot be separated"
         )
     if model.config.d_mlp:
         raise NotApplicable(
-            "model: its hidden layer before the output mixes all blocks, so the output has no "
-            "edges; circuits are for models without one"
+            "model: the hidden layer before the output mixes all blocks, so the output has no "
+            "separate edges; circuits need a model without one"
         )
     return model
 

@@ -88,10 +88,10 @@ class Interchange(Result):
     def summary(self) -> str:
         """The best site with its controls, then the other sites and what limits the result."""
         lines = [
-            f"{self.variable}: swapping {self.site} moves the prediction as the algorithm does, "
+            f"{self.variable}: swapping {self.site} moves the prediction as in the algorithm, "
             f"with R² {_r2_text(self)} (random site {r2_text(self.control_r2)}, another source "
-            f"{r2_text(self.mismatched_r2)}, mean {r2_text(self.mean_r2)}), "
-            f"KL {self.kl:.2e}, {self.n_sequences} pairs."
+            f"{r2_text(self.mismatched_r2)}, mean {r2_text(self.mean_r2)}), KL {self.kl:.2e}, "
+            f"{self.n_sequences} pairs."
         ]
         others = [f"{name} {r2_text(r2)}" for name, r2 in self.sites.items() if name != self.site]
         if others:
@@ -100,7 +100,7 @@ class Interchange(Result):
             lines.append(f"  No named block was tried. {self.explanation.no_implementation}")
         caution = unknown_constants(self.explanation)
         if caution:
-            lines.append(f"  This decides nothing, because {caution}.")
+            lines.append(f"  This is inconclusive, because {caution}.")
         if self.learned is not None:
             lines.append(
                 f"  A learned subspace of rank {self.learned.rank}: R² {self.learned.r2:.3f} on "
@@ -183,7 +183,7 @@ def interchange_blocks(results: Sequence[Interchange]) -> list[Block]:
     for found in results:
         caution = unknown_constants(found.explanation)
         if caution:
-            notes.append(f"These rows decide nothing, because {caution}.")
+            notes.append(f"These rows are inconclusive, because {caution}.")
     different = tuple(dict.fromkeys(note for note in notes if note))
     if different:
         blocks.append(Text(different, "soft"))

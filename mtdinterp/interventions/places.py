@@ -80,14 +80,15 @@ def place_of(model: LensTransformer, edit: Edit, name: str, length: int) -> Inde
         One entry per axis of the activation.
     """
     if edit.key is not None and not has_keys(name):
-        raise ValueError(f"key: {name} has no keys; those are at {', '.join(SCORES)}")
+        raise ValueError(
+            f"key: {name} has no key axis; hook points with keys are {', '.join(SCORES)}"
+        )
     place = _place_in_all_columns(model, edit, name, length)
     if edit.block is None:
         return place
     if _kind(name) not in STREAM_WIDE:
         raise ValueError(
-            f"block: {name} does not show the stream; blocks can be edited at "
-            f"{', '.join(STREAM_WIDE)}"
+            f"block: {name} is not the stream; blocks can be edited at {', '.join(STREAM_WIDE)}"
         )
     return (*place[:-1], _columns(model, edit.block, name))
 
@@ -134,7 +135,7 @@ def _columns(model: LensTransformer, block: str, name: str) -> slice:
     existing = _existing_columns(model, name)
     if not _contains(existing, columns):
         names = [other for other, part in model.stream.items() if _contains(existing, part)]
-        raise ValueError(f"block: {block} does not exist at {name}; there are {', '.join(names)}")
+        raise ValueError(f"block: {name} has no block {block}; its blocks are {', '.join(names)}")
     return columns
 
 

@@ -9,12 +9,12 @@ def unknown_constants(explanation: Explanation) -> str:
     """Why the algorithm's constants are not known to be the model's; empty if they are."""
     if not explanation.fitted:
         return (
-            f"the algorithm explains only {share_text(explanation.explained, 0)} of the model's "
-            f"predictions beyond uniform weights (needed: {EXPLAINED:.0%}), so its constants are "
-            "not the model's"
+            f"the algorithm explains only {share_text(explanation.explained, 0)} of how the "
+            f"predictions differ from those of uniform weights (needed: {EXPLAINED:.0%}), so its "
+            "constants are not the model's"
         )
     if explanation.at_bound:
         return f"the fit of {', '.join(explanation.at_bound)} ended at the bound of its range"
     if not explanation.identified:
-        return "the model's predictions determine the algorithm's constants only in part"
+        return "the model's predictions only partly determine the constants of the algorithm"
     return ""

@@ -109,13 +109,14 @@ def taken_from(model: LensTransformer, edit: Edit, name: str, activation: Tensor
     edited = positions_of(edit.position, length)
     if not isinstance(edited, Tensor) or (edited.diff() != 1).any():
         raise ValueError(
-            "position: a source from another position can only go to several positions in a row"
+            "position: a source from another position can only be written to consecutive positions"
         )
     start = counted("source position", start, length, "expected a position in")
     stop = start + len(edited)
     if stop > length:
         raise ValueError(
-            f"source position: {len(edited)} positions from {start} on exceed the length {length}"
+            f"source position: {len(edited)} positions starting at {start} exceed the length "
+            f"{length}"
         )
     at_source = replace(edit, position=slice(start, stop), key=None)
     value = activation[place_of(model, at_source, name, length)]
@@ -169,7 +170,7 @@ def _check_numbers(source: Tensor | np.ndarray | np.number | float) -> None:
     if value.dtype == torch.bool or value.is_complex():
         raise ValueError(f"source: expected real numbers, got {value.dtype}")
     if value.isnan().any():
-        raise ValueError("source: expected numbers, got nan")
+        raise ValueError("source: expected numbers, got NaN")
 
 
 def value_for_place(
@@ -193,7 +194,7 @@ def value_for_place(
         return new.to(current).expand_as(current)
     except RuntimeError:
         raise ValueError(
-            f"source: shape {list(new.shape)} does not fit the place at {edit.hook}, which has "
+            f"source: shape {list(new.shape)} does not match the place at {edit.hook}, which has "
             f"shape {list(current.shape)}"
         ) from None
 

@@ -137,7 +137,7 @@ class DoseResponse(Result):
         known = math.isfinite(self.explained)
         claim = Claim(
             claim="Weights written into the last layer's attention move the predictions as the "
-            "formula says",
+            "formula predicts",
             status=decide(self.explained >= USED_R2) if known else Status.UNDECIDABLE,
             evidence="Steering to one lag: share of the movement that Σ_g w_g·rows[g] explains"
             + self._head_note(),
@@ -152,7 +152,7 @@ class DoseResponse(Result):
 
     def blocks(self) -> list[Block]:
         """How much of the movement is explained, and the movement by dose."""
-        sentence = "By the formula, these weights should not move the prediction."
+        sentence = "According to the formula, these weights should not move the prediction."
         if math.isfinite(self.explained):
             sentence = (
                 f"The formula explains {share_text(self.explained)} of how the prediction moves "

@@ -56,8 +56,8 @@ def reading_layer(model: LensTransformer, explanation: Explanation, variable: Va
     """
     if variable.per_step:
         raise NotApplicable(
-            "learn_rank: a learned subspace is for variables at the last position, not "
-            f"{variable.name}"
+            "learn_rank: a subspace can be learned for variables at the last position only, not "
+            f"for {variable.name}"
         )
     implementation = explanation.implementation
     if implementation is not None and variable.name in implementation.sites:
@@ -89,7 +89,7 @@ class SubspaceLearner:
         width = model.layers[layer].reads.stop
         if check_count("learn_rank", rank) > width:
             raise ValueError(
-                f"learn_rank: expected at most the stream's {width} dimensions there, got {rank}"
+                f"learn_rank: expected at most {width}, the width of the stream there, got {rank}"
             )
         self.model = model
         self.layer = layer

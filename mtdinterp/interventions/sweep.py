@@ -39,8 +39,9 @@ SWEPT = {
 }
 """For each kind of sweep, where its places are and what its parts are called."""
 SWEPT_RUNS = {
-    "denoise": "The clean run's activations are put into the corrupted run, one place at a time",
-    "noise": "The corrupted run's activations are put into the clean run, one place at a time",
+    "denoise": "Activations of the clean run are copied into the corrupted run, one place at a "
+    "time",
+    "noise": "Activations of the corrupted run are copied into the clean run, one place at a time",
 }
 """For each direction of a sweep, what is patched."""
 STRONGEST = 6
@@ -102,7 +103,7 @@ class SweepResult(Result):
         """Which share of the way from the corrupted to the clean run each patch covers."""
         way = self.clean - self.corrupted
         if not abs(way) > NO_LEVEL:
-            return [Text(("Both runs predict the same, so there is nothing to restore.",))]
+            return [Text(("Both runs make the same prediction, so there is nothing to restore.",))]
         where, part_name = SWEPT[self.kind]
         panels = []
         for layer in range(len(self.values)):

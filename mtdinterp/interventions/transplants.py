@@ -230,7 +230,8 @@ def _reference(explanation: Explanation, length: int, beta: float | None) -> Len
     """
     if explanation.length != length:
         raise ValueError(
-            f"explanation: expected one at the sequences' length {length}, got {explanation.length}"
+            f"explanation: expected an explanation at the sequences' length {length}, got "
+            f"{explanation.length}"
         )
     constants = dict(explanation.constants)
     if beta is not None:

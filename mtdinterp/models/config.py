@@ -80,7 +80,8 @@ class ModelConfig:
         object.__setattr__(self, "n_heads", heads)
         if len(heads) != self.n_layers:
             raise ValueError(
-                f"n_heads: expected one number or {self.n_layers} of them, got {self.n_heads}"
+                f"n_heads: expected one number, or one per layer ({self.n_layers}), got "
+                f"{self.n_heads}"
             )
 
     def _check_size(self, n_parameters: int) -> None:

@@ -99,8 +99,9 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         sequence = self.check_tokens(tokens)
         if wants_loss and (last_only or sequence.shape[1] < 2):
             raise ValueError(
-                "return_type: the loss is over all positions but the last, so it needs two tokens "
-                f"or more and last_only=False; got {sequence.shape[1]} and last_only={last_only}"
+                "return_type: the loss is over all positions but the last, so it needs at least "
+                f"two tokens and last_only=False; got {sequence.shape[1]} tokens and "
+                f"last_only={last_only}"
             )
         if self.attention_path().name == "whole pass" and len(sequence):
             outputs = fused_outputs(self.folded_layers(), self.W_U, sequence, last_only)

@@ -105,7 +105,7 @@ def cache_directory() -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        return _private_directory(f"{directory} cannot be made: {error.strerror}")
+        return _private_directory(f"{directory} cannot be created: {error.strerror}")
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         return _private_directory(f"{directory} can be written by others")

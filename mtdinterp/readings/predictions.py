@@ -68,7 +68,7 @@ def probe_sequences(
         count = check_count("n_sequences", n_sequences, minimum=least)
         tokens = task.sample(count, _length_of(model, length), seed).tokens
     elif length is not None:
-        raise ValueError("length: it is that of the given tokens; give one of the two")
+        raise ValueError("length: the given tokens determine it; give length= or tokens=, not both")
     if isinstance(model, LensTransformer):
         checked = model.check_tokens(tokens)
     else:
@@ -85,7 +85,8 @@ def probe_sequences(
 def _check_vocabulary(model: LensTransformer, task: Task) -> None:
     if model.config.vocab_size != task.vocab_size:
         raise ValueError(
-            f"task: it has {task.vocab_size} tokens and the model {model.config.vocab_size}"
+            f"task: expected a vocabulary of {model.config.vocab_size} tokens, like the model, "
+            f"got {task.vocab_size}"
         )
 
 
@@ -96,7 +97,7 @@ def _length_of(model: Predictor, length: int | None) -> int:
     if isinstance(model, LensTransformer):
         return model.config.length
     raise ValueError(
-        "length: a function does not say how long its sequences are; give length= or tokens="
+        "length: a function does not determine the length of its sequences; give length= or tokens="
     )
 
 

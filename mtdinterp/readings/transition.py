@@ -48,7 +48,8 @@ def shown_transition(
     if trusted is None:
         problem = problem_of(estimates["behaviour"], rows["behaviour"])
         raise NotApplicable(
-            f"The model shows no transition matrix: its predictions after m equal tokens {problem}"
+            f"No transition matrix can be read from the model: its predictions after m equal "
+            f"tokens {problem}"
         )
     return rows[trusted]
 

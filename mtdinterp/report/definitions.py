@@ -22,11 +22,12 @@ DEFINITIONS = {
         "Its prediction is Σ_g w_g·π[y_{T-g}]."
     ),
     "uniform weights": (
-        "The estimator that infers nothing: every lag has weight 1/m. Training stalls here first."
+        "The estimator that infers nothing: every lag has weight 1/m. Training first stalls at "
+        "its KL."
     ),
     "one step of mirror descent": (
-        "Weights softmax(β·Γ), which is one exponentiated-gradient step from uniform weights "
-        "(eq. eg_update, eq. md_one_step_mtd). Each further step starts from the last weights."
+        "The weights softmax(β·Γ), which are one exponentiated-gradient step from uniform weights "
+        "(eq. eg_update, eq. md_one_step_mtd). Each further step starts from the previous weights."
     ),
     "β, η": (
         "The learning rate in two units, β = η·m·(T-m). The optimal β minimises the KL to the "
@@ -60,7 +61,7 @@ DEFINITIONS = {
         "A statement that holds, fails, or is undecidable for a stated reason. Its row shows the "
         "threshold that decides, the control, the number of sequences and their seed."
     ),
-    "control": "What the same measurement gives if there is nothing to find.",
+    "control": "The result of the same measurement when there is nothing to find.",
     "at the bound": (
         "A fitted constant ended at the edge of the range that was searched, so the data do not "
         "determine it."
@@ -75,8 +76,8 @@ DEFINITIONS = {
     ),
     "beyond uniform weights": (
         "1 - KL(model ‖ estimator) / KL(model ‖ uniform weights): the share of what the model "
-        "infers in context that the estimator explains. It decides whether an estimator other than "
-        "uniform weights is named."
+        "infers in context that the estimator explains. It decides whether an estimator other "
+        "than uniform weights is named."
     ),
     "explained": (
         "1 - KL(model ‖ estimator) / KL(model ‖ its own mean prediction). 0 is no better than one "
@@ -100,17 +101,16 @@ DEFINITIONS = {
         "paper's probe, a row softmax of W_Aᵀ, leaves them open."
     ),
     "total variation": (
-        "Half the sum of absolute differences: 0 for equal distributions, 1 for disjoint ones. Its "
-        "mean over rows decides whether π is recovered: it must be less than half of that of the "
-        "token marginal."
+        "Half the sum of absolute differences: 0 for equal distributions, 1 for disjoint ones. π "
+        "counts as recovered if the mean over rows is less than half that of the token marginal."
     ),
     "row KL": (
         "Mean over rows a of KL(π[a] ‖ recovered[a]), with entries clipped at 1e-9 and again at "
         "1e-3. If the two values differ, the clipping decides the number."
     ),
     "R²": (
-        "1 - squared error / variance; below 0 is worse than the mean. Linear probes and "
-        "interchanges are scored on sequences that they were not fitted to."
+        "1 - squared error / variance; a value below 0 is worse than predicting the mean. Linear "
+        "probes and interchanges are scored on held-out sequences."
     ),
     "L1.lag, L2.L1.lag, …": (
         "Named blocks of the stream. L1.lag is the lag code that layer 1 writes, L2.L1.lag is "

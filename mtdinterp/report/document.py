@@ -60,12 +60,12 @@ def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
         f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
         f"T = {config.length}"
     )
-    counts = "The table of claims says from how many sequences each number comes, and their seed."
+    counts = "The table of claims gives the number of sequences and the seed for each number."
     blocks: list[Block] = [Text((about, counts), "soft"), Text(verdict.sentences, "answer")]
     if entry.left_out:
         missing = (
             f"This is a quick report. It leaves out {', '.join(entry.left_out)}; run mtdinterp "
-            "report without --quick for them."
+            "report without --quick to include them."
         )
         blocks.append(Text((missing,)))
     if verdict.misfits:

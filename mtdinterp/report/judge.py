@@ -54,7 +54,7 @@ class Verdict:
         if more <= 0:
             return self.misfits
         verb = "claim does" if more == 1 else "claims do"
-        rest = f"{more} more {verb} not hold; mtdinterp report and --json list all."
+        rest = f"{more} more {verb} not hold; mtdinterp report and --json list all of them."
         return (*self.misfits[:MOST_MISFITS], rest)
 
 
@@ -172,14 +172,14 @@ def _tally(
 
 def _nothing_to_infer(findings: Findings) -> tuple[str, ...]:
     sentences = [
-        "There is nothing to infer on this task: with one lag, rows of π that are alike, or "
-        "weights that hardly vary, every estimator predicts the same."
+        "There is nothing to infer on this task: with one lag, identical rows of π or weights "
+        "that hardly vary, all estimators make the same predictions."
     ]
     if findings.scores is not None:
         uniform = findings.scores.estimators["uniform"].kl
         sentences.append(
-            f"The model's KL to the truth is {findings.scores.model.kl:.5f}, that of uniform "
-            f"weights {uniform:.5f}."
+            f"The model's KL to the truth is {findings.scores.model.kl:.5f}; uniform weights have "
+            f"{uniform:.5f}."
         )
     return tuple(sentences)
 
@@ -189,7 +189,7 @@ def _other_task(findings: Findings) -> tuple[str, ...]:
     distance = found.total_variation[found.trusted]
     return (
         "The task does not fit: the transition matrix recovered from the model has a total "
-        f"variation of {distance:.2f} from the given one; that of the token marginal alone is "
+        f"variation of {distance:.2f} from the given one; the token marginal alone has "
         f"{found.control_variation:.2f}.",
         "The rest of this report therefore compares the model with the wrong algorithm.",
     )

@@ -84,8 +84,8 @@ def branch_text(branch: str, beta: float, beta_r2: float, gain_r2: float) -> str
         return f"attends to likely lags (direct: R² of the gain {r2_text(gain_r2)})"
     if not beta_r2 >= CLEAR_R2:
         return (
-            "attends to unlikely lags; whether the last layer undoes that is unclear (R² of its "
-            f"β {r2_text(beta_r2)}, needed {CLEAR_R2:g})"
+            "attends to unlikely lags; it is unclear whether the last layer undoes this (R² of "
+            f"its β {r2_text(beta_r2)}, needed {CLEAR_R2:g})"
         )
     if beta > 0:
         return (
@@ -93,6 +93,6 @@ def branch_text(branch: str, beta: float, beta_r2: float, gain_r2: float) -> str
             "(mirrored)"
         )
     return (
-        "attends to unlikely lags, and the last layer does not undo that: its β by attention is "
-        f"{beta:.2f}, against the likelihood"
+        "attends to unlikely lags, and the last layer does not undo this: its β by attention is "
+        f"{beta:.2f}, so it steps against the likelihood"
     )

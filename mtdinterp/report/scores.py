@@ -93,7 +93,7 @@ class HeldOutScores(Result):
             notes.append(f"Not computed: {ESTIMATORS[name].label} ({why}).")
         return [
             Bars(
-                "KL to the truth, constants of estimators tuned to the truth",
+                "KL to the truth, with the constants of the estimators tuned to the truth",
                 tuple(bars),
                 f"KL(truth ‖ prediction), {self.n_sequences} held-out sequences",
             ),

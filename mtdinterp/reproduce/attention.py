@@ -35,7 +35,7 @@ Maps = dict[tuple[int, str], list[Float64[Tensor, "query key"]]]
 
 @register_figure(
     "attention",
-    summary="attention of trained models next to the construction's, m = 4",
+    summary="attention of trained models and of the construction, m = 4",
     rank=1,
 )
 def attention_maps(context: Context, length: int = LENGTH) -> Reproduction:

@@ -28,7 +28,7 @@ RATES = ("equivalent", "other")
 
 
 @register_figure(
-    "first-order", summary="one step is Bayes to first order, at one rate only", rank=9
+    "first-order", summary="one step agrees with Bayes to first order, at one rate only", rank=9
 )
 def first_order(
     context: Context, orders: Sequence[int] = ORDERS, length: int = LENGTH

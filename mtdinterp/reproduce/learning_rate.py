@@ -30,7 +30,7 @@ BOUNDS = {
 
 
 @register_figure(
-    "learning-rate", summary="the tuned rate times T, and the smoothness bounds", rank=10
+    "learning-rate", summary="the tuned learning rate times T, with smoothness bounds", rank=10
 )
 def learning_rate(
     context: Context,

@@ -149,7 +149,7 @@ def _draw_block(axis: Any, layer: int, name: str, columns: slice) -> None:
 
 
 @register_figure(
-    "parameters", summary="experimental parameters, the paper's and these (Table 2)", rank=8
+    "parameters", summary="experimental parameters: the paper's and ours (Table 2)", rank=8
 )
 def parameters(context: Context) -> Reproduction:
     """The paper's Table 2."""

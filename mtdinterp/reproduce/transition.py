@@ -31,7 +31,7 @@ Numbers = dict[str, dict[str, Any]]
 """Row KL of each reading, the control's, and the branch, by model."""
 
 
-@register_figure("transition", summary="π read from layer 1: row softmax, and gauge fixed", rank=3)
+@register_figure("transition", summary="π read from layer 1: row softmax or gauge fixed", rank=3)
 def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) -> Reproduction:
     """The paper's Figures 4 (right, bottom) and 7."""
     recipes = ("fast", "paper") if context.models.stored else ("fast",)

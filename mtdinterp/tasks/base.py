@@ -105,8 +105,8 @@ class Task(ABC):
             NotApplicable: if this kind of task is not made from transition probabilities.
         """
         raise NotApplicable(
-            f"the task {cls.name!r} is not made from a file of transition probabilities; leave out "
-            "--transition"
+            f"the task {cls.name!r} cannot be made from a file of transition probabilities; leave "
+            "out --transition"
         )
 
     @abstractmethod

@@ -160,7 +160,7 @@ class Trainer:
         self.check_finite()
         result = self.held_out.score(self.model)
         if not math.isfinite(result.kl):
-            raise self.diverged("the model's predictions are not finite")
+            raise self.diverged("the predictions are not finite")
         reading = read(self.model, self.task, readable_sequences(self.held_out.data.tokens))
         entry = {
             "step": self.step,

@@ -142,7 +142,7 @@ def _refusing_foreign_state(source: Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{source}: {TRAINING} does not fit its config.json ({reason})"
+            f"{source}: {TRAINING} does not match its config.json ({reason})"
         ) from error
 
 
@@ -227,14 +227,14 @@ def read_state(source: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
     except pickle.UnpicklingError as error:
-        reason = "it holds more than tensors and plain values"
+        reason = "it contains objects other than tensors and plain values"
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     except UNREADABLE as error:
         reason = "it cannot be read"
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     if not isinstance(state, dict) or state.get("schema") != SCHEMA or "config_sha256" not in state:
         raise CheckpointError(
-            f"{path}: expected checkpoint schema {SCHEMA}, or not written by mtdinterp"
+            f"{path}: expected a training state of checkpoint schema {SCHEMA}, written by mtdinterp"
         )
     return state
 

@@ -135,7 +135,7 @@ def entry_run(entry: Entry, directory: Path) -> Iterator[Run]:
     with resumed_run(directory) as run:
         if not entry.made(run.config):
             raise CheckpointError(
-                f"{directory}: holds a run that differs from {entry.name} as it is trained now; "
+                f"{directory}: contains a run whose settings differ from those of {entry.name}; "
                 "remove it, or choose another directory"
             )
         yield run

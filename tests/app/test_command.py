@@ -42,8 +42,8 @@ def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setattr(app, "find_spec", lambda name: None if name == "plotly" else object())
     assert main(["app", "--no-browser"]) == 2
     assert capsys.readouterr().err == (
-        "mtdinterp app: the workbench needs plotly; install the extra, "
-        "in a clone: pip install -c constraints.txt -e '.[app]'\n"
+        "mtdinterp app: the workbench needs plotly; in a clone of "
+        "the repository, run pip install -c constraints.txt -e '.[app]'\n"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_port_that_is_taken_is_said(capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert main(["app", "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
-    assert "is taken or not allowed; choose another" in capsys.readouterr().err
+    assert "is in use or not allowed; choose another" in capsys.readouterr().err
 
 
 def test_a_bench_without_a_browser_says_what_is_missing(monkeypatch):

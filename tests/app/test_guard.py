@@ -147,16 +147,16 @@ def test_no_path_is_told(client, local_checkpoint):
 
 WRONG = [
     ({"tokens": []}, "tokens: expected at least one token"),
-    ({"tokens": [0] * 513}, "tokens: expected a list of at most 512, got 513"),
-    ({"tokens": [0] * 65}, "source: expected as many tokens as the sequence has, 65, got 64"),
+    ({"tokens": [0] * 513}, "tokens: expected a list of at most 512 entries, got 513"),
+    ({"tokens": [0] * 65}, "source: expected 65 tokens, as many as in the sequence; got 64"),
     ({"tokens": [0] * 65, "source": None}, "tokens: expected a length in 1..64, got 65"),
     ({"tokens": [9] * 64}, "tokens: expected values in 0..4, got values in 9..9"),
     ({"tokens": [0.5] * 64}, "tokens[0]: expected an integer"),
-    ({"tokens": [0, 1, 2, 3], "source": None}, "tokens: expected more than m = 4 of them, got 4"),
-    ({"weights": [0.5, 0.5]}, "weights: expected 4 of them, one per lag, got 2"),
-    ({"weights": [2, -1, 0, 0]}, "weights: expected weights ≥ 0 that add to 1"),
+    ({"tokens": [0, 1, 2, 3], "source": None}, "tokens: expected more than m = 4 tokens, got 4"),
+    ({"weights": [0.5, 0.5]}, "weights: expected 4 weights, one per lag, got 2"),
+    ({"weights": [2, -1, 0, 0]}, "weights: expected non-negative weights that sum to 1"),
     ({"position": 64}, "position: expected an integer in -64..63, got 64"),
-    ({"edits": [{}] * 33}, "edits: expected a list of at most 32, got 33"),
+    ({"edits": [{}] * 33}, "edits: expected a list of at most 32 entries, got 33"),
     ({"edits": [{"hook": "pattern"}]}, "edits[0]: source is missing"),
     (
         {"edits": [{"hook": "patern", "layer": 0, "source": {"kind": "zero"}}]},
@@ -168,7 +168,7 @@ WRONG = [
     ),
     (
         {"edits": [{"hook": "z", "layer": 0, "key": [1, 2], "source": {"kind": "zero"}}]},
-        "has no keys",
+        "has no key axis",
     ),
     (
         {
@@ -176,7 +176,7 @@ WRONG = [
                 {"hook": "resid_pre", "layer": 0, "block": "L1.lag", "source": {"kind": "zero"}}
             ]
         },
-        "block: L1.lag does not exist at blocks.0.hook_resid_pre; there are token",
+        "block: blocks.0.hook_resid_pre has no block L1.lag; its blocks are token",
     ),
     (
         {"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "share", "value": 2}}]},
@@ -184,7 +184,7 @@ WRONG = [
     ),
     (
         {"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "share", "value": 0.5}}]},
-        "and its keys",
+        "and give its keys",
     ),
     ({"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "number"}}]}, "needs value"),
     (
@@ -193,7 +193,7 @@ WRONG = [
                 {"hook": "pattern", "layer": 0, "source": {"kind": "values", "values": [1, 2]}}
             ]
         },
-        "does not fit",
+        "does not match",
     ),
     (
         {"edits": [{"hook": "pattern", "layer": 0, "source": {"kind": "evil"}}]},
@@ -205,12 +205,12 @@ WRONG = [
                 {"hook": "pattern", "layer": 0, "position": [5, 5], "source": {"kind": "zero"}}
             ]
         },
-        "from < before",
+        "start < stop",
     ),
     ({"edits": [{"hook": "pattern", "source": {"kind": "zero"}}]}, "hook: expected one of"),
     (
         {"edits": [{"hook": "pattern", "source": {"kind": "weights", "values": [1.0]}}]},
-        "weights: expected 4 of them",
+        "weights: expected 4 weights",
     ),
     (
         {
@@ -219,7 +219,7 @@ WRONG = [
         },
         "no source sequence",
     ),
-    ({"version": 2}, "this workbench reads version 1, got 2"),
+    ({"version": 2}, "this workbench can read version 1 only, got 2"),
     ({"colour": 1}, "state's field: expected one of"),
     ({"model": {"name": "disentangled-m4-T64", "beta": 1e9}}, "beta: expected a number"),
     ({"model": {"name": "disentangled-m4-T64", "delta": -1}}, "delta: expected a number"),

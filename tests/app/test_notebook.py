@@ -93,12 +93,12 @@ def test_a_sweep_is_the_librarys(checkpoint):
     [
         ({"tokens": [9]}, "tokens: "),
         ({"tokens": [[0], [1]]}, "expected one sequence, got 2"),
-        ({"tokens": [0, 1]}, "tokens: expected more than m = 4 of them, got 2"),
+        ({"tokens": [0, 1]}, "tokens: expected more than m = 4 tokens, got 2"),
         ({"position": 64}, "position: expected"),
         ({"tokens": [0, 1, 2, 3, 4, 9]}, "^tokens: expected values in 0..4"),
         (
             {"source": [0, 1, 2, 3, 4, 0]},
-            "source: expected as many tokens as the sequence has, 64, got 6",
+            "source: expected 64 tokens, as many as in the sequence; got 6",
         ),
     ],
 )

@@ -200,7 +200,7 @@ def test_every_registered_estimator_has_a_row(client, fresh, registry):
     assert by_name["never"]["reason"] == "This estimator never applies."
     assert by_name["one_step"]["constants"].startswith("β = ")
     # The untrained model follows no estimator, and the page says what its constants are then.
-    assert by_name["one_step"]["constants"].endswith("because the model shows none")
+    assert by_name["one_step"]["constants"].endswith("because the model does not determine them")
 
 
 def test_bars_and_table_agree(client, fresh, view):

@@ -597,9 +597,10 @@ def test_what_is_refused_does_not_stay(page):
     page.open()
     page.click_cell(1, "after", 63, 20)
     page.script("document.getElementById('typed').closest('details').open = true")
-    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 of them")
+    refused(page, lambda: page.type("#typed", "0 1 2"), "tokens: expected more than m = 4 tokens")
     kind = Select(page.find("#edit-source"))
-    refused(page, lambda: kind.select_by_value("share"), "needs attention")  # of a row without keys
+    # Of a row without keys.
+    refused(page, lambda: kind.select_by_value("share"), "applies to attention only")
     assert kind.first_selected_option.get_attribute("value") == "sequence"
     kind.select_by_value("zero")
     page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
@@ -608,7 +609,7 @@ def test_what_is_refused_does_not_stay(page):
     assert (
         kind.first_selected_option.get_attribute("value") == "sequence"
     )  # though the form has the focus
-    refused(page, lambda: kind.select_by_value("share"), "needs attention")
+    refused(page, lambda: kind.select_by_value("share"), "applies to attention only")
     page.click("#redo")  # what was refused took nothing with it
     page.until(lambda: page.state["edits"][0]["source"] == {"kind": "zero"})
     page.settle()
@@ -964,8 +965,8 @@ def test_a_link_to_an_unknown_model_names_the_nearest_and_opens_the_first(page):
     page.open(f"#{text}")
     said = page.find("#status").text
     assert said == (
-        "This link cannot be opened: There is no model 'disentangled-m4-T65' here; the nearest "
-        "name is 'disentangled-m4-T64', and the Model panel and mtdinterp zoo list the models."
+        "This link cannot be opened: There is no model 'disentangled-m4-T65' here. Did you mean "
+        "'disentangled-m4-T64'? The Model panel lists the models that can be opened."
     )
     assert page.state["model"]["name"] == "disentangled-m4-T64"
     page.browser.get_log("browser")  # the browser itself logs the refusal

@@ -79,7 +79,7 @@ def test_a_configuration_for_another_architecture_is_refused():
     class Wrong(Architecture):
         name, label, config = "wrong", "wrong", PositionalConfig
 
-    with pytest.raises(ValueError, match="'wrong' has a configuration for 'positional'"):
+    with pytest.raises(ValueError, match="a configuration for 'wrong', got one for 'positional'"):
         Wrong()
 
 

@@ -181,14 +181,14 @@ def test_exchanged_names_are_named():
     mapping[first], mapping[second] = mapping[second], mapping[first]
     reference = reference_of(original.model, original.task)
     sentence = refusal(original, foreign, mapping, reference)
-    assert sentence.startswith(f"{first} and {second}: they were exchanged")
+    assert sentence.startswith(f"{first} and {second}: they are swapped")
 
 
 def test_outputs_after_a_softmax_are_noticed(original):
     tokens, outputs = reference_of(original.model, original.task)
     reference = (tokens, outputs.softmax(-1))
     sentence = refusal(original, original.model.state_dict(), reference=reference)
-    assert "give the outputs before it" in sentence
+    assert "give the outputs before the softmax" in sentence
 
 
 def test_an_unexplained_difference_says_where_it_starts(original):
@@ -196,7 +196,7 @@ def test_an_unexplained_difference_says_where_it_starts(original):
     outputs[:, 10:] += 0.25
     sentence = refusal(original, original.model.state_dict(), reference=(tokens, outputs))
     assert "up to 0.25 (rounding: 5e-05), first at position 10 of 0..63" in sentence
-    assert "no single transpose explains it" in sentence
+    assert "no single transpose or swap explains this" in sentence
     sentence = refusal(original, original.model.state_dict(), reference=(tokens, outputs[:, -1]))
     assert "in 4 of 4 sequences" in sentence
 
@@ -322,12 +322,14 @@ def test_an_expanded_tensor_of_any_size_costs_nothing(original):
 
 def test_a_dictionary_that_contains_the_state_dict(original):
     sentence = refusal(original, {"epoch": 3, "model": original.model.state_dict()})
-    assert "pass it alone, as in torch.load(path, weights_only=True)['model']" in sentence
+    assert "pass it alone, for example torch.load(path, weights_only=True)['model']" in sentence
 
 
 def test_other_tasks_and_architectures(original):
     state = original.model.state_dict()
-    with pytest.raises(CheckpointError, match="the model has 5 tokens and the task 3"):
+    with pytest.raises(
+        CheckpointError, match="expected a vocabulary of 5 tokens, like the model, got 3"
+    ):
         import_checkpoint(state, original.model.config, MTDTask.random(3, 2, seed=0))
     with pytest.raises(ValueError, match="architecture: expected one of"):
         import_checkpoint(state, {"architecture": "diffusion"}, original.task)

@@ -125,7 +125,7 @@ def test_entries_of_one_in_a_million_million_are_allowed(estimator):
 
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if not name.startswith("uniform")])
 def test_an_impossible_sequence_is_refused_by_position(name):
-    with pytest.raises(ValueError, match=r"sequence 1 is impossible.*no lag of 1\.\.2.*position 3"):
+    with pytest.raises(ValueError, match=r"sequence 1 is impossible.*no lag in 1\.\.2.*position 3"):
         ESTIMATORS[name](torch.eye(2), [[0, 1, 0, 1], [0, 0, 0, 1]], 2)
 
 

@@ -190,7 +190,7 @@ def test_all_edges_are_the_model_and_cutting_one_is_seen():
     without = ablate_edges(model, BASE[:16], [edge for edge in found.edges if edge.layer != 1])
     assert (without - kept).abs().max() > 0.05
     with pytest.raises(
-        ValueError, match=r"there is no L9: writes lag; the model has L1: token·offset"
+        ValueError, match=r"has no edge L9: writes lag; its edges are L1: token·offset"
     ):
         ablate_edges(model, BASE[:16], [Edge(9, "lag", "lag")])
 
@@ -213,7 +213,7 @@ def test_a_trained_models_circuit_is_the_constructions():
 
 
 def test_an_additive_stream_has_no_edges():
-    with pytest.raises(ValueError, match="circuits are over the blocks of a concatenated stream"):
+    with pytest.raises(ValueError, match="circuits need a concatenated stream"):
         minimal_circuit(one_step_standard(TASK.transition, 3, LENGTH, BETA), BASE)
 
 
@@ -275,7 +275,9 @@ def test_what_cannot_be_answered_is_said():
         ValueError, match="a model of 2 layers has no site for mean_responsibilities"
     ):
         interchange(small(n_layers=2), task, tokens, other)
-    with pytest.raises(ValueError, match="task: it has 5 tokens and the model 3"):
+    with pytest.raises(
+        ValueError, match="task: expected a vocabulary of 3 tokens, like the model, got 5"
+    ):
         interchange(small(), TASK, tokens, other)
     with torch.no_grad():  # as notebooks have it
         assert interchange(small(), task, tokens, other, learn_rank=1).learned.rank == 1

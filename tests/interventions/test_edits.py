@@ -95,7 +95,7 @@ def test_keys_and_shares_of_attention_by_hand():
     )
     with pytest.raises(ValueError, match=r"key: expected positions in -3\.\.2, got 3"):
         after("zero", key=3)
-    with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no keys"):
+    with pytest.raises(ValueError, match=r"key: blocks\.0\.hook_resid_pre has no key axis"):
         patch(made, tokens, [Edit("resid_pre", "zero", layer=0, key=1)])
 
 
@@ -127,7 +127,7 @@ def test_a_row_from_another_position_keeps_its_offsets(model):
     assert torch.equal(*(patch(model, tokens, [edit]).after for edit in moved))
     with pytest.raises(ValueError, match=r"source layer: expected a layer in 0\.\.2, got 3"):
         after(FromRun(other, layer=3))
-    with pytest.raises(ValueError, match="positions in a row"):
+    with pytest.raises(ValueError, match="consecutive positions"):
         patch(
             model, tokens, [Edit("pattern", FromRun(other, position=1), layer=0, position=[1, 3])]
         )
@@ -225,17 +225,17 @@ WRONG = {
     "selects none of the 7 positions": Edit("z", "zero", layer=0, position=slice(9, 12)),
     "head: blocks.2.attn.hook_z has heads": Edit("z", "zero", layer=2, head=5),
     "has no heads": Edit("resid_pre", "zero", layer=0, head=0),
-    "does not show the stream": Edit("pattern", "zero", layer=0, block="token"),
+    "is not the stream": Edit("pattern", "zero", layer=0, block="token"),
     "source: expected one of zero": Edit("z", "nothing", layer=0),
     "position: expected an index, a slice or indices": Edit(
         "z", "zero", layer=0, position=np.array([1.5])
     ),
     "selects none": Edit("z", "zero", layer=0, position=[]),
-    "expected numbers, got nan": Edit("z", float("nan"), layer=0),
+    "expected numbers, got NaN": Edit("z", float("nan"), layer=0),
     "a run of the same length, 7, got 5": Edit(
         "z", FromRun(TASK.sample(2, 5, seed=1).tokens), layer=0
     ),
-    "does not fit the place at": Edit("z", torch.zeros(4, 3), layer=0),
+    "does not match the place at": Edit("z", torch.zeros(4, 3), layer=0),
     "expected real numbers": Edit("z", torch.zeros(1, dtype=torch.bool), layer=0),
     "returned NoneType, not a tensor": Edit("z", lambda there: None, layer=0),
 }
@@ -253,7 +253,7 @@ def test_a_block_that_is_not_there_yet_is_refused():
     tokens = TASK.sample(2, 7, seed=1).tokens
     with pytest.raises(
         ValueError,
-        match=r"L2\.L1\.lag does not exist at blocks\.1\.hook_resid_pre; there are token",
+        match=r"blocks\.1\.hook_resid_pre has no block L2\.L1\.lag; its blocks are token",
     ):
         patch(made, tokens, [Edit("resid_pre", "zero", layer=1, block="L2.L1.lag")])
     with pytest.raises(ValueError, match=r"block: expected one of token, L1\.token"):

@@ -165,7 +165,9 @@ def test_a_transplant_from_another_model_claims_nothing():
 def test_a_transplant_needs_an_explanation_of_that_length(explanation):
     model = untrained()
     data = TASK.sample(8, LENGTH - 2, seed=1)
-    with pytest.raises(ValueError, match="expected one at the sequences' length 14, got 16"):
+    with pytest.raises(
+        ValueError, match="expected an explanation at the sequences' length 14, got 16"
+    ):
         transplant_attention(model, TASK, data, 0, explanation=explanation)
 
 

@@ -34,7 +34,7 @@ def test_a_config_survives_json(config):
         ),
         (
             lambda: DisentangledConfig(vocab_size=3, length=4, n_heads=(1, 2)),
-            r"n_heads: expected one number or 3",
+            r"n_heads: expected one number, or one per layer \(3\)",
         ),
         (
             lambda: StandardConfig(vocab_size=3, length=4, d_model=7, n_heads=2),

@@ -76,7 +76,7 @@ def test_a_file_registers_and_is_recorded_with_its_checksum(write, tmp_path):
     assert config["plugins"] == {"task": {"name": "own.py", "sha256": provider.sha256}}
     assert load_checkpoint(tmp_path / "saved").task == task
     registry.TASKS.remove("renamed")
-    with pytest.raises(MissingKind, match=r"the plugin file own\.py; if you trust that file, give"):
+    with pytest.raises(MissingKind, match=r"the plugin file own\.py; if you trust that file, load"):
         load_checkpoint(tmp_path / "saved")
 
 

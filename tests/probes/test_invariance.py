@@ -142,7 +142,7 @@ def test_untrained_models_get_no_confident_answer(architecture, start, layers, v
     assert max(beta.gain_r2, beta.attention_r2, beta.output_r2) < (0.1 if vocab_size > 2 else 0.5)
     assert transition.trusted is None
     assert "No reading is used as the model's transition matrix" in transition.summary()
-    assert "may not take one step of mirror descent at all" in beta.summary()
+    assert "may not perform one step of mirror descent at all" in beta.summary()
     assert "nan" not in transition.summary()
     assert beta.two_step is None or "No constants" in beta.two_step.summary()
     named = identify_algorithm(
@@ -165,7 +165,9 @@ def test_untrained_models_get_no_confident_answer(architecture, start, layers, v
     [recover_transition, recover_beta, compare_attention, decode_latents, identify_algorithm],
 )
 def test_what_does_not_fit_is_refused_in_words(model, probe):
-    with pytest.raises(ValueError, match="task: it has 4 tokens and the model 5"):
+    with pytest.raises(
+        ValueError, match="task: expected a vocabulary of 5 tokens, like the model, got 4"
+    ):
         probe(model, MTDTask.random(4, ORDER, seed=0))
     with pytest.raises(ValueError, match="expected at least"):
         probe(model, TASK, TASK.sample(2, LENGTH, seed=0).tokens)

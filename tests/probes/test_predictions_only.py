@@ -75,9 +75,13 @@ def test_a_torch_module_is_a_function():
 def test_length_or_tokens():
     tokens = TASK.sample(64, 30, seed=1).tokens
     assert identified(bayes, tokens=tokens, length=None).seed is None
-    with pytest.raises(ValueError, match=r"^length: a function does not say how long .* length="):
+    with pytest.raises(
+        ValueError,
+        match=r"^length: a function does not determine the length .* "
+        "length=",
+    ):
         identified(bayes, length=None)
-    with pytest.raises(ValueError, match="give one of the two"):
+    with pytest.raises(ValueError, match="not both"):
         identified(bayes, tokens=tokens)
 
 
@@ -86,7 +90,7 @@ def test_length_or_tokens():
     [
         (lambda tokens: torch.ones(len(tokens), 7, 5) / 5, r"got shape \(64, 7, 5\)"),
         (lambda tokens: torch.ones(3, 5) / 5, r"got shape \(3, 5\)"),
-        (lambda tokens: torch.ones(len(tokens), 4) / 4, "it predicts 4 tokens, the task 5"),
+        (lambda tokens: torch.ones(len(tokens), 4) / 4, "over the task's 5 tokens, got 4"),
         (lambda tokens: 9 * bayes(tokens).log(), "if these are logits, apply a softmax"),
         (lambda tokens: bayes(tokens) / 0, "expected finite entries"),
         (lambda tokens: [["a"]], "expected numbers"),
@@ -112,7 +116,7 @@ def test_an_algorithm_on_the_models_own_matrix_is_recognised(as_function):
         assert found["one_step"] < 1e-11
     assert on_own.compared_on == "model"
     assert np.array(on_own.transition) == pytest.approx(own.numpy(), abs=1e-5)
-    assert "Estimators use the transition matrix that the model shows, not" in on_own.summary()
+    assert "Estimators use the transition matrix read from the model, not" in on_own.summary()
     assert on_task.compared_on == "task"
     assert on_task.transition is None
 
@@ -123,7 +127,7 @@ def test_a_given_matrix():
     found = identified(model, transition=own.numpy())
     assert found.divergences["one_step"] < 1e-11
     assert found.compared_on == "given"
-    with pytest.raises(ValueError, match="transition: expected a 5 × 5 matrix, as the task's"):
+    with pytest.raises(ValueError, match="transition: expected a 5 × 5 matrix, like the task's"):
         identified(model, transition=torch.ones(4, 4) / 4)
     with pytest.raises(ValueError, match="transition: expected one of task, model; got 'modle'"):
         identified(model, transition="modle")

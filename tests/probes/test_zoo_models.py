@@ -67,7 +67,7 @@ def test_the_moments_of_a_training_history():
     assert found.final_branch == "direct"
     assert 0 < found.events["branch"] <= found.events["left_plateau"] < found.steps[-1]
     assert found.series["beta"][-1] > 10
-    with pytest.raises(ValueError, match="a history holds numbers"):
+    with pytest.raises(ValueError, match="a history contains numbers"):
         trace_development("disentangled-m4-T64", {"anything": lambda checkpoint: 0.0})
 
 

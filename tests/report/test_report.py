@@ -15,7 +15,7 @@ from mtdinterp.report import collect, write_report
 from mtdinterp.tasks import MTDTask
 
 LENGTH = 24
-BEYOND = "what predictions have beyond uniform weights"
+BEYOND = "how predictions differ from those of uniform weights"
 EXPLAINED = f"An estimator explains 90% of {BEYOND}"
 INFERS = f"Weights that depend on the sequence explain 60% of {BEYOND}"
 CLOSES_THE_GAP = (
@@ -97,7 +97,8 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     assert numbers["verdict"]["algorithm"] == "uniform"
     assert "infers nothing in context" in " ".join(numbers["verdict"]["sentences"])
     assert claim_of(numbers, INFERS) is False
-    few = "At most 10% of the edges keep 95% of what all edges add beyond their means"
+    few = "At most 10% of the edges close 95% of the KL gap between all edges at their means and "
+    "the model"
     assert claim_of(numbers, few) is None
 
 

@@ -107,10 +107,10 @@ def test_the_rule_that_names_an_estimator_stands_where_it_is_named(task):
     # The estimator that is named is farther than the nearest, as can happen on few sequences.
     divergences = {"one_step": 1.75e-2, "exact_bayes": 1.71e-2}
     close = replace(found, shifted={"flat": divergences}, best_shifted={"flat": "one_step"})
-    line = "flat: the same (1.75e-02); nearest, but not told from it: the exact posterior mean"
+    line = "flat: the same (1.75e-02); nearest, but not distinguishable: the exact posterior mean"
     assert f"{line} (1.71e-02)" in close.summary()
     assert "not the nearest" in close.summary()
-    assert "told apart if" in close.summary()
+    assert "are distinguished if" in close.summary()
     rules = [block for block in close.blocks() if isinstance(block, Text)]
     assert any("not the nearest" in " ".join(block.lines) for block in rules)
     row = close.blocks()[-1].rows[0]
@@ -126,7 +126,7 @@ def test_a_matrix_that_is_not_used_although_it_is_close_is_explained():
     assert found.recovered("behaviour")
     sentence = found.trust_sentence()
     assert f"needed: above {DEPENDS:g}" in sentence
-    assert "close to π all the same" in sentence
+    assert "close to π nonetheless" in sentence
 
 
 def test_outputs_that_are_no_distributions_are_told_from_flat_ones(task):
@@ -158,7 +158,10 @@ def test_a_distance_in_standard_errors_stands_next_to_the_claim(task):
 
 def test_titles_of_claims_that_compare_with_a_threshold_state_it(task):
     findings = collect(one_step(task.transition, 3, LENGTH, 8.0), task, n_sequences=FEW)
-    with_threshold = re.compile(r"\d|follows Γ|Swapping|as the formula says|tell one estimator")
+    with_threshold = re.compile(
+        r"\d|follows Γ|Swapping|as the formula predicts|distinguish one "
+        "estimator"
+    )
     titles = [claim.claim for claim in findings.claims()]
     assert len(titles) > 15
     assert [title for title in titles if not with_threshold.search(title)] == []

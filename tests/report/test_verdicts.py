@@ -132,7 +132,7 @@ def test_a_step_against_the_likelihood_is_not_called_mirrored(task, single):
     assert beta.attention < 0
     text = answer(findings)
     assert "opposite sign" not in text
-    assert "the last layer does not undo that" in text
+    assert "the last layer does not undo this" in text
     assert "against the likelihood" in judge(findings).sentences[0]
 
 

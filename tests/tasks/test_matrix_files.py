@@ -120,7 +120,7 @@ def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
         ("pi.csv", "a,b\n", "expected rows of numbers, got none"),
         ("pi.csv", "0.5,0.5\n", "expected a square matrix, got 1 rows of 2 numbers; if the first "),
         ("pi.csv", "1\n", "expected at least 2 tokens, got a single number"),
-        ("pi.csv", "0.5,0.5\n1\n", "row 2 has 1 entries, and row 1 has 2 entries"),
+        ("pi.csv", "0.5,0.5\n1\n", "row 2 has 1 entries, but row 1 has 2 entries"),
         ("pi.csv", "0.5,0.5\n0.5,\n", "row 2, column 2: expected a number such as 0.25, got ''"),
         ("pi.csv", "0.5,0.5\n0.5,x\n", "row 2, column 2: expected a number such as 0.25, got 'x'"),
         ("pi.csv", "0,5;0,5\n1;0\n", "row 1, column 1: expected a number such as 0.25, got '0,5'"),
@@ -131,13 +131,17 @@ def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
         ("pi.csv", "nan,1\n0,1\n", "row 1 of 2, column 1: expected a finite number, got nan"),
         ("pi.csv", "0,1\n1,inf\n", "row 2 of 2, column 2: expected a finite number, got inf"),
         ("pi.csv", "-0.5,1.5\n0,1\n", "row 1 of 2, column 1: expected a non-negative number"),
-        ("pi.csv", "0,1\n0,0\n", "row 2 of 2 has only zeros; every token needs a distribution"),
+        ("pi.csv", "0,1\n0,0\n", "row 2 of 2 has only zeros; every token needs a next-token"),
         ("pi.csv", "0,1\n0.999,0\n", "row 2 of 2 sums to 0.999 instead of 1; if its entries were"),
-        ("pi.csv", "0,1\n3,4\n", "row 2 of 2 sums to 7, which is no rounding error; check the row"),
+        (
+            "pi.csv",
+            "0,1\n3,4\n",
+            "row 2 of 2 sums to 7, which is too far from 1 for a rounding error; check the row",
+        ),
         ("pi.csv", ".9,.5\n.1,.5\n", "the columns sum to 1, so transpose the matrix"),
         ("pi.csv", b"\xff\xfe0\x00", "expected text in UTF-8"),
-        ("pi.json", "[[0.5, 0.5], [0.5", "not readable as JSON"),
-        ("pi.json", "[" * 100_000, "not readable as JSON"),
+        ("pi.json", "[[0.5, 0.5], [0.5", "not valid JSON"),
+        ("pi.json", "[" * 100_000, "not valid JSON"),
         ("pi.json", "[]", "got 1 dimensions, shape (0,)"),
         ("pi.json", "[[], []]", "expected rows of numbers, got none (shape (2, 0))"),
         ("pi.json", "[0.5, 0.5]", "got 1 dimensions, shape (2,)"),
@@ -148,10 +152,10 @@ def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
         ("pi.json", "[[1, 0], [0, true]]", "row 2: expected a number, got true"),
         ("pi.json", '[[1, 0], [0, "1"]]', "row 2: expected a number, got a string"),
         ("pi.json", "[[1, 0], [0, null]]", "row 2: expected a number, got null"),
-        ("pi.json", "[[1, 0], 3]", "expected a list in every place, got a number"),
-        ("pi.json", "[[1, 0], [0, 1, 0]]", "row 2 has 3 entries, and row 1 has 2 entries"),
+        ("pi.json", "[[1, 0], 3]", "expected lists only, got a number"),
+        ("pi.json", "[[1, 0], [0, 1, 0]]", "row 2 has 3 entries, but row 1 has 2 entries"),
         ("pi.json", "[[[1, 0], [0, 1]], [[1, 0], [0]]]", "matrix 2: row 2 has 1 entries"),
-        ("pi.json", "[[[1, 0], [0, 1]], [[1, 0]]]", "matrix 2 has shape (1, 2), and matrix 1"),
+        ("pi.json", "[[[1, 0], [0, 1]], [[1, 0]]]", "matrix 2 has shape (1, 2), but matrix 1"),
         ("pi.json", "[[[1, 0], [0, 1]], [[1, 0], [0, 2]]]", "matrix 2, row 2 of 2 sums to 2"),
         ("pi.json", "[[NaN, 0], [0, 1]]", "row 1 of 2, column 1: expected a finite number"),
         ("pi.json", f"[[1, 0], [0, 1{'0' * 400}]]", "row 2: expected a probability, got a huge"),
@@ -174,7 +178,7 @@ def test_what_is_no_transition_matrix_is_refused_in_one_sentence(tmp_path, name,
 def test_a_row_far_from_one_is_refused_even_when_normalising(tmp_path):
     path = tmp_path / "pi.csv"
     path.write_text("0.5,0.5\n0.5,0.56\n")
-    with pytest.raises(ValueError, match=r"row 2 of 2 sums to 1\.06, which is no rounding error"):
+    with pytest.raises(ValueError, match=r"row 2 of 2 sums to 1\.06, which is too far from 1"):
         read_transition(path, normalise=True)
     path.write_text("0.5,0.5\n0.5,0.54\n")
     assert read_transition(path, normalise=True)[1].tolist() == [0.5 / 1.04, 0.54 / 1.04]

@@ -291,7 +291,7 @@ def test_two_runs_that_begin_at_once_do_not_share(tmp_path):
 
 
 def test_a_run_is_not_replaced_by_a_checkpoint(stopped):
-    with pytest.raises(CheckpointError, match="it holds a run that can be resumed"):
+    with pytest.raises(CheckpointError, match="contains a run that can be resumed"):
         save_checkpoint(stopped, fresh(), TASK)
     resuming(stopped)
 
@@ -323,7 +323,7 @@ def test_a_state_of_another_version_is_refused(stopped):
     state = torch.load(stopped / "training.pt", weights_only=True)
     for foreign in ({**state, "schema": 99}, [1, 2, 3]):
         torch.save(foreign, stopped / "training.pt")
-        with pytest.raises(CheckpointError, match="expected checkpoint schema"):
+        with pytest.raises(CheckpointError, match="of checkpoint schema"):
             resuming(stopped)
 
 

@@ -294,9 +294,9 @@ def test_neighbouring_offsets_have_orthogonal_codes():
 
 
 def test_tied_starts_say_what_they_need():
-    with pytest.raises(ValueError, match="three layers or more with one head each, got 2"):
+    with pytest.raises(ValueError, match="at least three layers with one head each, got 2"):
         initialise(disentangled(2), "tied", 0)
-    with pytest.raises(ValueError, match=r"d_model of at least vocab_size \+ 3, got 5"):
+    with pytest.raises(ValueError, match=r"d_model ≥ vocab_size \+ 3, got 5"):
         initialise(
             StandardTransformer(StandardConfig(vocab_size=3, length=LENGTH, d_model=5)), "tied", 0
         )
