@@ -136,8 +136,8 @@ def test_only_listed_checkpoints_open(client, fresh, name):
     answer = client.post("/api/view", json=state)
     assert answer.status_code == 422
     error = answer.json()["error"]
-    assert error.startswith(f"There is no model {name!r} here; ")
-    assert error.endswith("the Model panel and mtdinterp zoo list the models.")
+    assert error.startswith(f"There is no model {name!r} here. ")
+    assert error.endswith("The Model panel lists the models that can be opened.")
     assert "standard-m5-T64" not in error  # not the whole list
 
 
