@@ -149,9 +149,8 @@ def npy_array(content: bytes) -> np.ndarray:
     is_shape = all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
         raise MatrixError(f"expected the numbers of an array of shape {shape}; the file is damaged")
-    order = "F" if fortran_order else "C"
-    # A copy, because what refers to the bytes cannot be written to.
-    return np.frombuffer(data, dtype).reshape(shape, order=order).copy()
+    values = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
+    return values.copy()  # what refers to the bytes cannot be written to
 
 
 def _parse_json(content: bytes) -> np.ndarray:
