@@ -21,6 +21,7 @@ from mtdinterp.criteria import (
     AGREE,
     ALIKE,
     CLEAR_R2,
+    DEPENDS,
     LEAST_GAIN,
     LEAST_TOKEN_GAIN,
     RECOVERED,
@@ -146,7 +147,9 @@ class TransitionRecovery(Result):
                 f"No reading is used as the model's transition matrix, because predictions after m "
                 f"equal tokens {self.untrusted}."
             )
-            if not self.recovered("behaviour"):
+            shown = mean_variation(self.behaviour, self.behaviour.mean(0, keepdim=True))
+            # Predictions that are close to π and differ from row to row have another problem.
+            if not self.recovered("behaviour") or shown > DEPENDS:
                 return sentence
             own = mean_variation(self.truth, self.truth.mean(0, keepdim=True))
             return (
