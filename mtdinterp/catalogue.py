@@ -69,7 +69,7 @@ def built_in(package: str, decorator: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in sorted(package_folder(package).glob("*.py")):
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
         if decorator not in source:
             continue
         for node in ast.parse(source).body:

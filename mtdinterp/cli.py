@@ -155,8 +155,17 @@ def _plain_plugin_warnings() -> Iterator[None]:
 
 
 def _refuse(options: argparse.Namespace, sentence: str) -> int:
-    print(f"mtdinterp {options.command}: {sentence}", file=sys.stderr)
+    print(f"mtdinterp {options.command}: {_printable(sentence)}", file=sys.stderr)
     return 2
+
+
+def _printable(sentence: str) -> str:
+    """A sentence that cannot control the terminal; it may quote names from anybody's file."""
+    marks = []
+    for mark in sentence:
+        shown = mark if mark.isprintable() or mark == "\n" else repr(mark)[1:-1]
+        marks.append(shown)
+    return "".join(marks)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

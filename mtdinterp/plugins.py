@@ -43,6 +43,7 @@ RESERVED = frozenset(
         "interchanges",
         "kl",
         "latents",
+        "left_out",
         "made_with",
         "model",
         "models",

@@ -12,21 +12,20 @@ Only predictions are needed, so the model may be any function from tokens to pre
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_transition, check_option
 from mtdinterp.claims import Claim, Status, decide
-from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, RESOLUTION, TELLABLE
+from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, TELLABLE
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators.base import Constants, Fit, fit_constants
+from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
 from mtdinterp.formatting import share_text
 from mtdinterp.metrics import (
     bootstrap_interval,
     divergences,
-    mean_stderr,
     share_explained,
     to_distribution,
 )
@@ -39,6 +38,13 @@ from mtdinterp.readings import (
     hooked_or_function,
     predictions_of,
     probe_sequences,
+)
+from mtdinterp.readings.comparison import (
+    Divergences,
+    fit_each,
+    not_told_apart,
+    score_each,
+    simplest,
 )
 from mtdinterp.readings.transition import shown_transition
 from mtdinterp.registry import ESTIMATORS
@@ -57,10 +63,6 @@ NAMING_RULE = (
     "that are farther on shifted sequences, and names the one with the fewest steps."
 )
 """How the named estimator is chosen, as shown on the pages."""
-Divergences = dict[str, Float64[Tensor, " batch"]]
-"""KL(model ‖ estimator) of every sequence, by estimator."""
-
-
 MATRICES = {"model": "the transition matrix read from the model", "given": "the given matrix"}
 """What estimators use if it is not the task's transition matrix."""
 
@@ -376,7 +378,7 @@ def identify_algorithm(
         explained = explanation.predictions
         known_fits[explanation.algorithm.name] = explanation.nearest
     held = compared.evidence(sequence[half:])
-    fits, scores, left_out = _fit_each(
+    fits, scores, left_out = fit_each(
         _chosen(names), fitting, explained, held, given[half:], known_fits
     )
     if not scores:
@@ -386,8 +388,8 @@ def identify_algorithm(
         subject, task, compared, fits, sequence.shape[1], n_shifted, seed
     )
     n_constants = {name: len(fit.constants) for name, fit in fits.items()}
-    ties = _ties(scores, n_constants)
-    best = _simplest(ties, n_constants, shifted.values())
+    ties = not_told_apart(scores, n_constants)
+    best = simplest(ties, n_constants, shifted.values())
     uniform = held.divergence(given[half:], held.uniform)
     mean_prediction = given[half:].mean(0, keepdim=True).expand_as(given[half:])
     clipped = to_distribution(given[half:])
@@ -454,47 +456,6 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
     return [name for name in ESTIMATORS if name in wanted]
 
 
-def _fit_each(
-    names: Iterable[str],
-    fitting: Evidence,
-    fitted_to: Float64[Tensor, "fitted vocab"],
-    held_out: Evidence,
-    compared_with: Float64[Tensor, "held vocab"],
-    known: dict[str, Fit],
-) -> tuple[dict[str, Fit], Divergences, dict[str, str]]:
-    """Fit each estimator to predictions and score it on held-out sequences.
-
-    Args:
-        names: the estimators to fit.
-        fitting: the evidence of the sequences to fit on.
-        fitted_to: the model's predictions on those sequences.
-        held_out: the evidence of the sequences to score on.
-        compared_with: the model's predictions on the held-out sequences.
-        known: fits that need not be computed again.
-
-    Returns:
-        Fits and held-out divergences by name, and for every other name why it was left out.
-    """
-    fits: dict[str, Fit] = {}
-    scores: Divergences = {}
-    left_out: dict[str, str] = {}
-    for name in names:
-        estimator = ESTIMATORS[name]
-        try:
-            fit = known.get(name) or fit_constants(estimator, fitting, fitted_to)
-            weights = estimator.checked_weights(held_out, fit.constants)
-        except CannotCompute as error:
-            left_out[name] = str(error)
-            continue
-        divergence = held_out.divergence(compared_with, weights)
-        if not divergence.isfinite().all():
-            left_out[name] = "its predictions are not finite numbers here"
-            continue
-        fits[name] = fit
-        scores[name] = divergence
-    return fits, scores, left_out
-
-
 def _parameters(fits: dict[str, Fit], fitting: Evidence) -> dict[str, Constants]:
     """Fitted constants of every estimator, and numbers derived from them."""
     parameters = {}
@@ -509,7 +470,7 @@ def _named_for_each(shifted: dict[str, Divergences], n_constants: dict[str, int]
     named = {}
     for condition, found in shifted.items():
         if found:
-            named[condition] = _simplest(_ties(found, n_constants), n_constants)
+            named[condition] = simplest(not_told_apart(found, n_constants), n_constants)
     return named
 
 
@@ -546,60 +507,8 @@ def _shifted_scores(
     for number, variant in enumerate(task.shifted(), start=1):
         tokens = variant.sample(n_sequences, length, [seed, number])
         predictions = predictions_of(model, tokens)
-        found, reasons = _scores(compared.evidence(tokens), predictions, fits)
+        found, reasons = score_each(fits, compared.evidence(tokens), predictions)
         scores[variant.name] = found
         if reasons:
             left_out[variant.name] = reasons
     return scores, left_out
-
-
-def _scores(
-    evidence: Evidence, given: Float64[Tensor, "batch vocab"], fits: dict[str, Fit]
-) -> tuple[Divergences, dict[str, str]]:
-    """Divergences by estimator, and why each of the others could not be computed."""
-    scores: Divergences = {}
-    left_out: dict[str, str] = {}
-    for name, fit in fits.items():
-        try:
-            weights = ESTIMATORS[name].checked_weights(evidence, fit.constants)
-        except CannotCompute as error:
-            left_out[name] = str(error)
-            continue
-        scores[name] = evidence.divergence(given, weights)
-    return scores, left_out
-
-
-def _ties(scores: Divergences, n_constants: dict[str, int]) -> list[str]:
-    """The nearest estimator after penalising constants, and those not clearly farther away."""
-    paid = {}
-    for name, values in scores.items():
-        price = PRICE ** max(0, n_constants[name] - 1)
-        paid[name] = (values + RESOLUTION) * price
-    nearest = min(paid.values(), key=lambda values: values.mean().item())
-    level = nearest.mean().item()
-    tied = []
-    for name, values in paid.items():
-        difference = values - nearest
-        noise = min(1.96 * mean_stderr(difference), (TELLABLE - 1) * level)
-        if difference.mean().item() <= max((CLOSE - 1) * level, noise):
-            tied.append(name)
-    return tied
-
-
-def _simplest(
-    ties: list[str], n_constants: dict[str, int], shifted: Iterable[Divergences] = ()
-) -> str:
-    """The simplest of the tied estimators, after shifted sequences have ruled some out.
-
-    Estimators come in order of simplicity: of mirror descents with one constant each, the one with
-    fewer steps first.
-    """
-    fewest = min(n_constants[name] for name in ties)
-    simple = [name for name in ties if n_constants[name] == fewest]
-    for found in shifted:
-        compared = {name: found[name] for name in simple if name in found}
-        if len(compared) < 2:
-            continue
-        together = _ties(compared, n_constants)
-        simple = [name for name in simple if name in together or name not in found]
-    return simple[0]

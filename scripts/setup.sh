@@ -64,7 +64,7 @@ install_programs() {
     fi
     echo "scripts/test: about to install with apt-get: $missing" >&2
     # Unquoted: one argument per word.
-    if ! apt-get update -qq || ! $APT_INSTALL -y -qq $missing; then
+    if ! apt-get update -qq || ! DEBIAN_FRONTEND=noninteractive $APT_INSTALL -y -qq $missing; then
         echo "scripts/test: apt-get could not install the packages; run \`$APT_INSTALL $missing\` as root, or install these programs in another way" >&2
         exit 1
     fi

@@ -1,6 +1,7 @@
 """Measure everything that a report says about one model: scores, probes, interventions."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,14 +11,16 @@ from mtdinterp.errors import CannotCompute
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
+from mtdinterp.pages.page import panel
 from mtdinterp.plugins import Probe
 from mtdinterp.providers import failures_named
 from mtdinterp.readings import Predictions
 from mtdinterp.registry import PROBES
-from mtdinterp.report.findings import Findings
+from mtdinterp.report.document import claims_table, result_blocks
+from mtdinterp.report.findings import Findings, result_claims
 from mtdinterp.report.intervening import QUICK_LEAVES_OUT, run_interventions
 from mtdinterp.report.scores import held_out_scores
-from mtdinterp.results import check_result
+from mtdinterp.results import check_result, to_plain
 from mtdinterp.tasks import Task
 
 LONG = 128
@@ -215,7 +218,15 @@ def run_probe(
         if provider is not None:
             # A mistake in a plugin's summary, claims or blocks must not end the whole report.
             check_result(probe.name, result)
+            _try_to_show(result)
     return result
+
+
+def _try_to_show(result: Any) -> None:
+    """Make the HTML and JSON of a result once, so that its mistakes show now and not at the end."""
+    panel(result_blocks(result))
+    panel([claims_table(result_claims(result))])
+    json.dumps(to_plain(result))
 
 
 def _run_function(

@@ -161,11 +161,16 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Section:
     rows = []
     bars = []
+    has_larger = False
     for entry, verdict in zip(findings, verdicts, strict=True):
         rows.append(_comparison_row(entry, verdict))
-        if entry.scores is not None and entry.scores.kl_ratio.value <= LARGEST_RATIO:
-            ratio = entry.scores.kl_ratio
+        if entry.scores is None:
+            continue
+        ratio = entry.scores.kl_ratio
+        if ratio.value <= LARGEST_RATIO:
             bars.append(Bar("model", entry.name, ratio.value, ratio.stderr))
+        elif ratio.value > LARGEST_RATIO:  # neither holds if there is no ratio
+            has_larger = True
     header = (
         "model",
         "algorithm",
@@ -188,7 +193,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
     blocks.append(Table(header, tuple(rows)))
     if bars:
         unit = "ratio; 1 is one-step mirror descent"
-        if len(bars) < len(rows):
+        if has_larger:
             unit += f"; ratios above {LARGEST_RATIO} are only in the table"
         blocks.append(Bars(title, tuple(bars), unit))
     return Section("Side by side", tuple(blocks))

@@ -96,3 +96,17 @@ def test_an_architecture_is_looked_up_by_its_name_and_nothing_is_imported(files,
     path.write_text(json.dumps(config))
     assert run(files) == 2
     assert "entry 'model' is missing" in capsys.readouterr().err
+
+
+def test_names_in_a_file_cannot_control_the_terminal(files, capsys):
+    (files / "mapping.json").write_text(json.dumps({"\x1b[2Jα\u202e": "x"}))
+    assert run(files, "--mapping", str(files / "mapping.json")) == 2
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "\u202e" not in error
+    save_file({"\x1b[2Jα": torch.ones(2)}, files / "weights.safetensors")
+    (files / "mapping.json").write_text("{}")
+    assert run(files) == 2
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "\\x1b[2Jα" in error

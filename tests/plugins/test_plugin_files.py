@@ -20,7 +20,9 @@ from mtdinterp import (
 from mtdinterp.checkpoint_files import CheckpointError, MissingKind
 from mtdinterp.cli import main
 from mtdinterp.construction import one_step
+from mtdinterp.errors import PluginFailed
 from mtdinterp.estimators import Estimator
+from mtdinterp.report.collect import run_probe
 from mtdinterp.report.write import SHORT_NAMES
 
 pytestmark = pytest.mark.usefixtures("clean_registries")
@@ -130,6 +132,26 @@ def test_a_file_that_fails_is_one_sentence(write, capsys, text, reason):
     assert progress == "loading own.py …"
     assert sentence.startswith(f"mtdinterp zoo: {path}: this plugin failed to load ({reason[1:]}")
     assert registry.PROBES["recover_beta"].function.__module__ == "probes.recover_beta"
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("def blocks(self): return ['<b>']", "expected blocks of mtdinterp.pages.blocks"),
+        ("def claims(self): return ['it is deep']", "expected claims() to return claims"),
+        ("at: object = object()", "not JSON serializable"),
+    ],
+)
+def test_a_result_that_cannot_be_shown_is_named_and_does_not_end_the_report(write, method, reason):
+    text = textwrap.dedent(PLUGIN).replace("depth: int\n", f"depth: int\n    {method}\n")
+    plugins.load_plugin(write(text))
+    checkpoint = load_checkpoint("disentangled-m4-T64")
+    probe = registry.PROBES["depth"]
+    with pytest.raises(
+        PluginFailed, match=r"the probe 'depth' of the plugin file own\.py"
+    ) as caught:
+        run_probe(probe, checkpoint, checkpoint.model, checkpoint.task, None)
+    assert reason in str(caught.value)
 
 
 def test_what_is_no_plugin_file_is_refused_before_anything_runs(tmp_path, write, capsys):

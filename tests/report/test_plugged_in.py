@@ -12,7 +12,7 @@ from mtdinterp.claims import Claim, decide
 from mtdinterp.commands import probe as probe_command
 from mtdinterp.construction import one_step
 from mtdinterp.estimators.base import Estimator
-from mtdinterp.plugins import register_estimator, register_probe
+from mtdinterp.plugins import RESERVED, register_estimator, register_probe
 from mtdinterp.registry import ESTIMATORS, PROBES
 from mtdinterp.report import collect, judge, write_report
 from mtdinterp.report.document import own_blocks
@@ -96,6 +96,13 @@ def test_a_new_probe_has_its_section_claims_and_numbers(tmp_path, plugged_in):
     assert json.loads(numbers.read_text())["measure_depth"]["depth"] == 3
     (claim,) = [entry for entry in judge(plugged_in).claims if "three layers" in entry.claim]
     assert claim.passed is True
+
+
+def test_no_probe_can_take_a_key_that_the_report_writes(tmp_path, plugged_in):
+    one = write_report([plugged_in], tmp_path / "report.html")[1]
+    two = write_report([plugged_in, plugged_in], tmp_path / "two.html")[1]
+    keys = {*json.loads(one.read_text()), *json.loads(two.read_text())}
+    assert keys - set(PROBES) <= RESERVED
 
 
 def test_a_probe_file_is_listed_by_the_command_line(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """What a reader sees: few lines, bounded numbers, and the rule next to every word that decides."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -11,11 +12,12 @@ from mtdinterp import save_checkpoint
 from mtdinterp.cli import main
 from mtdinterp.construction import one_step
 from mtdinterp.criteria import AGREE, CLEAR_R2, DEPENDS, NAMED, STOCHASTIC
+from mtdinterp.metrics import Estimate
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
-from mtdinterp.pages.blocks import Text
+from mtdinterp.pages.blocks import Bars, Text
 from mtdinterp.report import collect, judge, write_report
 from mtdinterp.report.collect import QUICK_SEQUENCES
-from mtdinterp.report.document import answer_blocks
+from mtdinterp.report.document import answer_blocks, compose
 from mtdinterp.report.judge import MOST_MISFITS
 from mtdinterp.tasks import MTDTask
 from probes import decode_latents, identify_algorithm, recover_beta, recover_transition
@@ -206,3 +208,15 @@ def test_the_command_has_both_flags(tmp_path, capsys, task):
     with pytest.raises(SystemExit):
         main(["report", str(near), "--sequences", "8"])
     assert "--sequences: expected an integer ≥ 32, got 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "is_said"), [(50.0, True), (math.nan, False)])
+def test_the_chart_says_that_ratios_are_left_out_only_if_they_are_large(
+    right, wrong, value, is_said
+):
+    scores = replace(wrong.scores, kl_ratio=Estimate(value, 0.1))
+    pair = [right, replace(wrong, scores=scores)]
+    document = compose(pair, [judge(entry) for entry in pair], "")
+    (bars,) = [block for block in document.sections[0].blocks if isinstance(block, Bars)]
+    assert len(bars.bars) == 1
+    assert ("only in the table" in bars.unit) is is_said
