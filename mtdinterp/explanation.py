@@ -217,6 +217,5 @@ def _usual_constants(
     except CannotCompute as error:
         return algorithm.default_constants(evidence), f"a default, because {error}"
     if tuned.at_bound:
-        return algorithm.default_constants(evidence), "a default, because tuning found no optimum "
-        "within the range"
+        return algorithm.default_constants(evidence), "a default, because tuning found no optimum"
     return tuned.constants, "tuned to the truth, because the model does not determine them"

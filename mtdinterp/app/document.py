@@ -155,10 +155,10 @@ def sweep_document(result: SweepResult) -> Document:
     largest = max(panel.values.nan_to_num().max().item() for panel in panels)
     blocks = (
         Text((result.summary(),)),
-        Maps("How far the metric moves", tuple(panels), largest, "part", "position"),
+        Maps("Change of the metric", tuple(panels), largest, "part", "position"),
         Table(("layer", "position", "part", "metric"), _strongest_rows(result)),
     )
-    return Document("Patch sweep", (Section("What moves the metric", blocks),))
+    return Document("Patch sweep", (Section("Which patches change the metric", blocks),))
 
 
 def _strongest_rows(result: SweepResult) -> tuple[tuple[str, ...], ...]:

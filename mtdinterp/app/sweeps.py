@@ -72,7 +72,7 @@ class Job:
             self.status = "cancelled"
         except Exception as error:
             log.error("sweep %d failed", self.number, exc_info=error)
-            self.error = f"The sweep failed: {type(error).__name__}: {error}"
+            self.error = f"The sweep failed with {type(error).__name__}: {error}"
             self.status = "failed"
         finally:
             self.finished.set()

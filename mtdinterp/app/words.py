@@ -113,7 +113,7 @@ def _library_source_text(scene: Scene, source: Source) -> str:
     if isinstance(source, MeanOver):
         return "its mean"
     if isinstance(source, Noise):
-        return f"itself plus noise of {source.scale:g} times its standard deviation"
+        return f"itself plus noise with {source.scale:g} times its standard deviation"
     if isinstance(source, Share):
         return f"share {source.value:.3g}"
     return source if isinstance(source, str) else "a function of its value"
