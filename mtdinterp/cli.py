@@ -68,7 +68,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 
     Args:
         words: the command line; only the command that it names gets its flags, because help must
-            not wait for the flags of others. All commands get theirs if None.
+            not wait for the flags of others. If None, all commands get their flags.
 
     Returns:
         The parser.
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _plain_plugin_warnings() -> Iterator[None]:
-    """Show warnings about plugins as sentences, without the place in our code that warns."""
+    """Show warnings about plugins as sentences, without the source location."""
     usual = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:

@@ -187,7 +187,7 @@ def explain(
 def nearest_algorithm(
     evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]
 ) -> tuple[Algorithm, Fit]:
-    """The algorithm nearest to the predictions once its constants are paid for.
+    """The algorithm nearest to the predictions after penalising its constants.
 
     Args:
         evidence: the evidence of the sequences.

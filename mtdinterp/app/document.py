@@ -14,7 +14,7 @@ from mtdinterp.pages.blocks import Block, Document, Groups, Map, Maps, Section, 
 LOOK = {"after": "model"}
 """The edited model has the colour of models; the unedited run has its own, grey."""
 STRONGEST = 5
-"""Places of a sweep that its table lists."""
+"""The number of places that the table of a sweep lists."""
 
 
 def view_document(scene: Scene, code: str = "") -> Document:

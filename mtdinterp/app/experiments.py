@@ -18,7 +18,7 @@ class Experiment:
     edits: Callable[[Scene], tuple[EditState, ...]]
     outcome: Callable[[Scene], str]
     needs_reference: bool = False
-    """Whether it takes something from the reference, and is hidden without one."""
+    """Whether it copies from the reference model; if so, it is hidden without one."""
 
 
 def _steer(scene: Scene) -> tuple[EditState, ...]:

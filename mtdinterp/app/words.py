@@ -30,7 +30,7 @@ HOOKS = {
 WITH_KEYS = ("pattern", "attn_scores", "rel_scores")
 WITH_BLOCKS = ("resid_pre", "attn_out", "resid_post")
 MOST_NUMBERS = 6
-"""Numbers of a list that are shown."""
+"""How many numbers of a list are shown."""
 
 
 def reference_name(scene: Scene) -> str:

@@ -37,7 +37,8 @@ def shown_transition(
         The matrix, row-stochastic.
 
     Raises:
-        NotApplicable: if the task has no single transition matrix, or the model shows none.
+        NotApplicable: if the task has no single transition matrix, or none can be read from the
+            model.
     """
     require_transition(task, "The model's own π")
     estimates = {"behaviour": behaviour(model, task, tokens)}
