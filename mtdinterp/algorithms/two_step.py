@@ -103,7 +103,7 @@ class TwoStep(Algorithm):
         return TwoStepConstants(*sizes.tolist())._asdict()
 
     def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
-        """The nearest constants, at the scale of two-step mirror descent fitted to `predictions`."""
+        """The nearest constants, at the scale of a two-step mirror descent fitted first."""
         fitted = ESTIMATORS["mirror_descent_2"].fit(evidence, predictions)
         # Predictions far from mirror descent may have a β near 0: there is no scale to search on.
         scale = max(fitted.constants["beta"], 0.05 * (evidence.n_steps + evidence.n_components))
