@@ -205,7 +205,7 @@ def read_plugin(file: Path) -> bytes:
     with os.fdopen(handle, "rb") as opened:
         source = opened.read(LARGEST_FILE + 1)
     if len(source) > LARGEST_FILE:
-        raise PluginError(f"{file}: expected at most {LARGEST_FILE} bytes")
+        raise PluginError(f"{file}: expected at most {LARGEST_FILE} bytes, got more")
     return source
 
 

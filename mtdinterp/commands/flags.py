@@ -35,7 +35,7 @@ class Given(argparse.Action):
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """An argparse type: an integer with a lower bound that fits in 64 bits."""
+    """An argparse type: an integer that is at least `minimum` and fits in 64 bits."""
 
     def parse(text: str) -> int:
         try:
