@@ -21,7 +21,7 @@ COMMANDS = {
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",
-        "find out what a checkpoint learned (π, β, its algorithm) and where it represents it",
+        "find out which π, β and algorithm a model learned, and where they are represented",
     ),
     "patch": (
         "mtdinterp.commands.patch",
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "import": (
         "mtdinterp.commands.import_weights",
-        "import weights from another program and check that the outputs agree",
+        "import weights from another program as a checkpoint, and check its outputs",
     ),
     "bench": (
         "mtdinterp.commands.bench",
