@@ -24,7 +24,9 @@ WEIGHTS = "model.safetensors"
 HISTORY = "history.jsonl"
 TRAINING = "training.pt"
 FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING}
-"""All that a checkpoint directory may hold; a directory with anything else is never replaced."""
+"""All files that a checkpoint directory may contain; a directory with other files is never
+replaced.
+"""
 UNFINISHED = ".writing-"
 """Prefix of a file that is not complete yet; a run that was killed may leave one."""
 
@@ -131,7 +133,7 @@ def model_name(architecture: str, order: int, length: int, layers: int = 3, seed
 
 
 def short_name(path: Path, among: Iterable[Path]) -> str:
-    """The shortest end of a path that tells it from the other paths."""
+    """The shortest suffix of a path that distinguishes it from the other paths."""
     own = _parts(path)
     others = [_parts(entry) for entry in among]
     different = [other for other in others if other != own]

@@ -16,7 +16,7 @@ from mtdinterp.matrix_files import ROW_SUM_TOLERANCE
 ArrayLike = Tensor | np.ndarray | Sequence
 """What callers may pass: a torch tensor, a NumPy array, or nested lists."""
 CONCENTRATIONS = (1e-9, 1e9)
-"""Beyond these, weights are at a corner or uniform to nine digits, and formulas overflow."""
+"""Outside this range, weights are at a corner or uniform to nine digits, and formulas overflow."""
 
 
 def as_float(name: str, value: ArrayLike | float) -> Tensor:

@@ -43,7 +43,7 @@ class Claim:
         return {Status.HOLDS: True, Status.FAILS: False, Status.UNDECIDABLE: None}[self.status]
 
     def sentence(self) -> str:
-        """The claim with its number, as the report lists what does not fit."""
+        """The claim with its number in one sentence, as listed in the report."""
         if self.status is Status.UNDECIDABLE:
             return f"Undecidable: {self.claim} ({self.reason})."
         verb = "Holds" if self.status is Status.HOLDS else "Does not hold"

@@ -21,7 +21,7 @@ COMMANDS = {
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",
-        "find out what a checkpoint learned (π, β, its algorithm) and where it represents it",
+        "find out which π, β and algorithm a model learned, and where they are represented",
     ),
     "patch": (
         "mtdinterp.commands.patch",
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "import": (
         "mtdinterp.commands.import_weights",
-        "import weights from another program and check that the outputs agree",
+        "import weights from another program as a checkpoint, and check its outputs",
     ),
     "bench": (
         "mtdinterp.commands.bench",
@@ -68,7 +68,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 
     Args:
         words: the command line; only the command that it names gets its flags, because help must
-            not wait for the flags of others. All commands get theirs if None.
+            not wait for the flags of others. If None, all commands get their flags.
 
     Returns:
         The parser.
@@ -138,7 +138,7 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _plain_plugin_warnings() -> Iterator[None]:
-    """Show warnings about plugins as sentences, without the place in our code that warns."""
+    """Show warnings about plugins as sentences, without the source location."""
     usual = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:

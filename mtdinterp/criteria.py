@@ -8,7 +8,7 @@ it decides.
 # Slopes and branches ------------------------------------------------------------------------------
 
 CLEAR_R2 = 0.5
-"""Below this R², a slope decides nothing. Trained models had at least 0.9, untrained models at
+"""Below this R², a slope is inconclusive. Trained models had at least 0.9, untrained models at
 most 0.1."""
 LEAST_GAIN = 0.02
 """A smaller gain of layer 1 is not a mechanism, however high its R². Untrained models had 0.01
@@ -37,7 +37,7 @@ DEPENDS = 0.1
 AGREE = 0.1
 """Two readings of π agree if their rows are within this mean total variation."""
 ROW_KL_FLOORS = (1e-9, 1e-3)
-"""Row KLs are reported with entries clipped at each of these, to show what the floor decides."""
+"""Row KLs are reported with entries clipped at each of these, to show the effect of the floor."""
 
 # Which algorithm ----------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ tails, and their standard errors say little."""
 EXPLAINED = 0.5
 """An estimator that explains a smaller share of the predictions is not the model's algorithm."""
 NAMED = 0.9
-"""Share of what a model does beyond uniform weights that an estimator must explain to be named."""
+"""Share of how a model differs from uniform weights that an estimator must explain to be named."""
 RESEMBLES = 0.6
 """The share that it must explain to be named with a caution."""
 AS_UNIFORM = 0.95

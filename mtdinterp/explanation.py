@@ -187,7 +187,7 @@ def explain(
 def nearest_algorithm(
     evidence: Evidence, predictions: Float64[Tensor, "batch vocab"], names: Iterable[str]
 ) -> tuple[Algorithm, Fit]:
-    """The algorithm nearest to the predictions once its constants are paid for.
+    """The algorithm nearest to the predictions after penalising its constants.
 
     Args:
         evidence: the evidence of the sequences.
@@ -229,6 +229,5 @@ def _usual_constants(
     except CannotCompute as error:
         return algorithm.default_constants(evidence), f"a default, because {error}"
     if tuned.at_bound:
-        return algorithm.default_constants(evidence), "a default, because tuning found no optimum "
-        "within the range"
+        return algorithm.default_constants(evidence), "a default, because tuning found no optimum"
     return tuned.constants, "tuned to the truth, because the model does not determine them"

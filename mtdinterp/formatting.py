@@ -1,7 +1,7 @@
 """Numbers as text, the same in every claim, table and summary.
 
-A number is shown only as far as it means something: a share below 0 says that there is nothing to
-explain, and an R² below -1 that a fit is useless; how far below says no more.
+A number is shown only as far as it is meaningful. A share below 0 means that nothing is explained,
+and an R² below -1 that a fit is useless; how far below carries no information.
 """
 
 import math

@@ -104,7 +104,7 @@ def _parse_csv(content: bytes) -> np.ndarray:
 
 
 def _is_name(cell: str) -> bool:
-    """Whether a cell is a column's name: no number, and not a mistyped one such as 0,5 either."""
+    """Whether a cell is a column name: neither a number nor a mistyped number such as 0,5."""
     return bool(cell) and not _is_number(cell) and cell[0] not in "+-.0123456789"
 
 
@@ -303,7 +303,8 @@ def _with_unit_sums(values: np.ndarray, normalise: bool) -> np.ndarray:
                 "with --normalise (in Python: normalise=True)"
             )
         return values
-    # Rows that already sum to 1 in float64 keep their bits, so that normalising twice is once.
+    # Rows that already sum to 1 in float64 keep their bits, so normalising twice is the same as
+    # once.
     exact = off <= 4 * values.shape[-1] * np.finfo(np.float64).eps
     return np.where(exact[..., None], values, values / sums[..., None])
 

@@ -15,8 +15,9 @@ CLIP = 1e-6
 NO_LEVEL = 1e-9
 """A mean KL below this is rounding error; ratios to it are not computed."""
 ROW_CLIP = 1e-9
-"""For an estimate of a matrix: small enough to leave honest small entries, and no zero to divide
-by."""
+"""For an estimate of a matrix: small enough to keep small entries that are real, and large enough
+to avoid division by zero.
+"""
 
 
 def kl_divergence(
@@ -63,7 +64,7 @@ def row_kl(
         floor: entries of the estimate are clipped here.
 
     Returns:
-        The mean; if some entry is clipped, the floor decides it.
+        The mean; if some entry is clipped, it depends on the floor.
     """
     return kl_divergence(transition, to_distribution(estimate, floor)).mean().item()
 

@@ -54,8 +54,9 @@ def naming_sentence(
         The sentence.
     """
     is_uniform = estimator == UNIFORM
-    beyond = f"{share_text(beyond_uniform)} of how its predictions differ from those of uniform "
-    "weights"
+    beyond = (
+        f"{share_text(beyond_uniform)} of how its predictions differ from those of uniform weights"
+    )
     if is_uniform:
         beyond = f"{share_text(explained)} of how its predictions differ from their mean"
     needed = f"{AS_UNIFORM if is_uniform else NAMED:.0%}"

@@ -1,4 +1,4 @@
-"""Registration: how a task, estimator, architecture, algorithm or probe becomes known by its name.
+"""Registration of tasks, estimators, architectures, algorithms and probes under a name.
 
 Each `register_*` function takes a class or an instance and returns it, so that it can be used as a
 decorator. The built-in instances register themselves in the same way. A package announces its
@@ -98,7 +98,7 @@ def register_architecture(architecture: Registered) -> Registered:
 
 
 def register_algorithm(algorithm: Registered) -> Registered:
-    """Register an algorithm, which is an estimator too."""
+    """Register an algorithm; it is registered as an estimator as well."""
     instance = _instance(algorithm)
     registry.ALGORITHMS.add(_name_of(instance), instance)
     registry.ESTIMATORS.add(_name_of(instance), instance)

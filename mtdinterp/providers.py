@@ -38,11 +38,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 """What an extension may be called: names become file names, JSON keys and words on the command
 line."""
 LARGEST_FILE = 2**20
-"""Bytes of a plugin file; a larger file is hardly source code that somebody wrote."""
+"""The largest plugin file in bytes; a larger one is unlikely to be source code written by hand."""
 OWN_PACKAGES = ("mtdinterp", "probes")
 """Where the built-in extensions are defined."""
 LIBRARIES = {"mtdinterp", "torch", "numpy", "importlib", "<frozen importlib._bootstrap>"}
-"""Folders whose code is not where a plugin's mistake is."""
+"""Folders to skip when locating the error in a plugin."""
 
 
 class PluginWarning(UserWarning):
@@ -146,7 +146,7 @@ def load_installed(kind: str, is_registered: Callable[[str], bool]) -> None:
         try:
             with _provided_by(plugin.provider):
                 plugin.entry.load()
-        # Somebody else's module may fail in any way, and must not take mtdinterp down with it.
+        # A foreign module may fail in any way, and must not crash mtdinterp.
         except (Exception, SystemExit) as error:
             _warn(f"{subject} could not be loaded and is skipped ({_failure(error)})")
             continue
@@ -220,7 +220,7 @@ def failures_named(kind: str, name: str, provider: Provider | None) -> Iterator[
     """Turn any failure of a plugin's code into a `PluginFailed` that names it.
 
     Failures of built-in code, and of code that was registered by hand in this process, pass
-    unchanged: their traceback is what its author needs.
+    unchanged: the author needs their traceback.
 
     Args:
         kind: of the extension that runs, such as "probe".

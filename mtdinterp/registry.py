@@ -1,7 +1,7 @@
 """Registries: where tasks, estimators, architectures, algorithms and probes are looked up by name.
 
 A registry knows which packages hold the built-in instances and imports them on the first look-up,
-so that adding a file to such a package is all it takes to add an instance. Then it loads what
+so adding a file to such a package is enough to add an instance. Then it loads what
 installed packages announce for it (see `providers`). Nothing heavy is imported here: the command
 line lists names from `catalogue`, which imports neither.
 """
@@ -63,7 +63,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return item
 
     def remove(self, name: str) -> None:
-        """Forget an instance, as tests and reloaded plugins need it."""
+        """Remove an instance; used by tests and when plugins are reloaded."""
         del self._items[name]
         self._providers.pop(name, None)
 

@@ -66,7 +66,9 @@ def check_result(probe: str, result: Any) -> None:
 
 
 def origin_of(result: Any) -> str:
-    """How many sequences a result comes from and their seed; empty if it does not say."""
+    """How many sequences a result comes from and their seed; empty if the result does not record
+    them.
+    """
     count = getattr(result, "n_sequences", None)
     if count is None:
         return ""

@@ -372,7 +372,7 @@ class _HeadComparer:
     def _on_lags(
         self, own: Float64[Tensor, "batch query key"], everywhere: bool
     ) -> tuple[float, float]:
-        """Attention on the lags, and its correlation with γ where that makes sense."""
+        """Attention on the lags, and its correlation with γ in layer 1."""
         offsets = lag_offsets(self.task)
         if offsets is None:
             return math.nan, math.nan

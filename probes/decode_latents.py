@@ -38,7 +38,7 @@ QUANTITIES = {
     "true_weights": "λ that made the sequence",
 }
 HEAD = re.compile(r"L\d+\.H\d+(?=\.)")
-"""The start of a place's name that says which layer and head wrote it."""
+"""The prefix of a place's name that identifies the layer and head that wrote it."""
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 """Ridge penalties to choose from, in units of a feature's variance times the number of
 sequences."""
@@ -69,13 +69,16 @@ class LatentDecoding(Result):
     beta: float
     """β of the one-step weights: the first constant of the model's explanation."""
     ceiling: float
-    """R² of the exact posterior mean as a prediction of λ: no reading of the sequence does
-    better."""
+    """R² of the exact posterior mean as a prediction of λ: nothing computed from the sequence can
+    do better.
+    """
     left_out: dict[str, str]
     """Quantities that could not be computed, and why."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
-        """The place from which a quantity is decoded best; among equals, the narrowest."""
+        """The place from which a quantity is decoded best; of several equally good ones, the
+        narrowest.
+        """
         places = self.table[quantity]
         top = max(places, key=lambda place: (round(places[place].r2, 3), -self.widths[place]))
         return top, places[top]

@@ -75,7 +75,7 @@ class AlgorithmIdentification(Result):
     divergences: dict[str, float]
     """Mean KL(model ‖ estimator) on held-out sequences of the prior."""
     intervals: dict[str, tuple[float, float]]
-    """95 % bootstrap intervals of the same."""
+    """95 % bootstrap intervals of these divergences."""
     parameters: dict[str, Constants]
     """Constants fitted to the model on other sequences, and numbers derived from them."""
     at_bound: dict[str, tuple[str, ...]]
@@ -343,15 +343,15 @@ def identify_algorithm(
         length: length of the drawn sequences; a hooked model's own if None. A function needs
             either `length` or `tokens`.
         transition: the transition matrix that estimators use: "task" for the task's own, "model"
-            for the one that the model shows (see `recover_transition`), or a matrix [vocab,
-            vocab]. A model that follows an algorithm exactly, but on a matrix of its own, is
-            recognised on that matrix only.
+            for the one read from the model (see `recover_transition`), or a matrix [vocab, vocab].
+            A model that follows an algorithm exactly, but on a matrix of its own, is recognised on
+            that matrix only.
         names: estimators to compare; all registered ones if None.
         n_sequences: number of sequences to draw.
         seed: seed for drawing the sequences.
-        explanation: that of the model, if it is known already. Constants are then fitted on its
-            sequences, so that no page shows two fits of one constant; otherwise on the first half
-            of the sequences. Divergences are always those on the second half.
+        explanation: the explanation of the model, if already known. Its constants are then used, so
+            that no page shows two fits of one constant; otherwise constants are fitted on the first
+            half of the sequences. Divergences are always measured on the second half.
 
     Returns:
         Divergences of every estimator, and the one that is named.

@@ -151,7 +151,7 @@ class BetaRecovery(Result):
 
     @property
     def unclear(self) -> list[str]:
-        """Levels at which R² is too low to speak of a β."""
+        """Levels whose R² is too low for a meaningful β."""
         levels = {
             "weights": self.weights_r2,
             "attention": self.attention_r2,
@@ -258,7 +258,7 @@ class BetaRecovery(Result):
         )
 
     def _head_note(self, level: str) -> str:
-        """Which heads a level is read from, to follow its description; empty with one head."""
+        """Which heads a level is read from, appended to its description; empty for one head."""
         if len(self.heads) == 1:
             return ""
         return f", head {self.carrier}" if level == "attention" else ", all heads together"
@@ -396,7 +396,7 @@ def recover_beta(
 
 
 def _standard_errors_away(distance: float, stderr: float) -> str:
-    """A distance in standard errors, to follow a number; empty if it cannot be stated."""
+    """A distance in standard errors, to be appended to a number; empty if it is unknown."""
     if not (stderr > 0 and math.isfinite(distance)):
         return ""
     n_errors = distance / stderr
@@ -419,7 +419,9 @@ def _attention_levels(
 
 
 def _output_level(explanation: Explanation, evidence: Evidence) -> tuple[float, float, bool]:
-    """β of the one-step mirror descent nearest to the outputs, its error, and if at a bound."""
+    """β of the one-step mirror descent nearest to the outputs, its standard error, and whether it
+    is at a bound.
+    """
     one_step = ESTIMATORS["one_step"]
     if explanation.algorithm.name == one_step.name:
         fit = explanation.nearest

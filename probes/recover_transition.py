@@ -1,12 +1,12 @@
 """Which transition matrix did the model learn, and where can it be seen?
 
-π can be read from layer 1's scores (if attention weighs lags by likelihood), from the output (what
-the last layer's average of tokens is turned into), from the weights alone, and from behaviour
-alone. Attention shows π only up to a constant per query token, so the paper's row softmax depends
-on an arbitrary choice; the stationary marginal fixes it.
+π can be read from layer 1's scores (if attention weighs lags by likelihood), from the output (how
+it maps the last layer's average of tokens), from the weights alone, and from behaviour alone.
+Attention shows π only up to a constant per query token, so the paper's row softmax depends on an
+arbitrary choice; the stationary marginal fixes it.
 
 Whether π is recovered is judged by total variation. The row KL is reported too, at two floors of
-clipping: an estimate with a clipped entry has a row KL that the floor decides.
+clipping: if an entry of an estimate is clipped, the floor determines its row KL.
 """
 
 from dataclasses import dataclass
@@ -107,7 +107,8 @@ class TransitionRecovery(Result):
     carrier: int
     """The head of layer 1 that carries most, from 1."""
     trusted: str | None
-    """The estimate to use, chosen without the truth; None if the model shows no matrix."""
+    """The estimate to use, chosen without the truth; None if no matrix can be read from the model.
+    """
     untrusted: str
     """What is wrong with the predictions after m equal tokens; empty if nothing is."""
     n_read: int
@@ -132,7 +133,7 @@ class TransitionRecovery(Result):
 
     @property
     def shows_another_matrix(self) -> bool:
-        """Whether the model shows a matrix, and no reading of it is near the task's."""
+        """Whether a matrix can be read from the model, but no reading is near the task's."""
         if self.trusted is None:
             return False
         names = ["output", "behaviour"]
@@ -231,7 +232,7 @@ class TransitionRecovery(Result):
         )
 
     def _head_note(self, name: str) -> str:
-        """Which heads a number comes from, to follow its description; empty with one head."""
+        """Which heads a number comes from, appended to its description; empty for one head."""
         if len(self.heads) == 1:
             return ""
         if name == "gain":
@@ -338,7 +339,7 @@ def recover_transition(
     n_sequences: int = 1024,
     seed: int = 0,
 ) -> TransitionRecovery:
-    """π as the model shows it.
+    """Read π from the model.
 
     Args:
         model: any hooked model.
@@ -348,7 +349,7 @@ def recover_transition(
         seed: seed for drawing the sequences.
 
     Returns:
-        Five estimates of π; those of layer 1 are its carrying head's.
+        Five estimates of π; those of layer 1 are read from its carrying head.
 
     Raises:
         NotApplicable: if the task has no single transition matrix.
@@ -420,7 +421,7 @@ def _read_heads(
 
 
 def _is_mixed(gains: Float64[Tensor, " vocab"]) -> bool:
-    """Whether every query token has a branch, and not all of them the same."""
+    """Whether every query token has a branch, but not all have the same one."""
     return bool((gains.abs() >= LEAST_TOKEN_GAIN).all()) and len(gains.sign().unique()) > 1
 
 

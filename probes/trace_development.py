@@ -1,4 +1,4 @@
-"""What did the model learn when? Readings along a training history or a series of checkpoints.
+"""When did the model learn what? Readings along a training history or a series of checkpoints.
 
 A history holds the readings of every evaluation; a series of checkpoints can be given to any
 probe.
@@ -132,7 +132,7 @@ def trace_development(
         probes: further readings of every checkpoint of a series, by name.
 
     Returns:
-        The readings, and when things appeared.
+        The readings, and the step at which each part of the mechanism appeared.
     """
     if isinstance(source, Checkpoint | str | os.PathLike):
         if probes:
@@ -229,7 +229,9 @@ def _levels(series: Mapping[str, Sequence[Any]], uniform: float) -> dict[str, fl
 
 
 def _left_plateau(series: Mapping[str, Sequence[Any]], uniform: float) -> list[bool]:
-    """Whether part of the way from uniform weights to one-step mirror descent is done."""
+    """Whether the model has closed part of the gap between uniform weights and one-step mirror
+    descent.
+    """
     held = []
     for kl, ratio in zip(series["kl"], series["ratio"], strict=True):
         # Ratios are to one-step mirror descent, whose own KL is therefore kl / ratio.
@@ -244,7 +246,7 @@ def _beta_appears(series: Mapping[str, Sequence[Any]]) -> list[bool]:
 
 
 def _transition_appears(series: Mapping[str, Sequence[Any]], task: Task) -> list[bool]:
-    """Whether layer 1 shows π; with an undecided branch its scores are not about π."""
+    """Whether π can be read from layer 1; if the branch is undecided, it cannot."""
     if not isinstance(task, HasTransition):
         return [False] * len(series["branch"])
     control = row_kl(task.transition, task.stationary.expand_as(task.transition))
@@ -265,7 +267,7 @@ def _first_pair(steps: Sequence[int], held: Sequence[bool]) -> int | None:
 
 
 def _since(steps: Sequence[int], held: Iterable[bool]) -> int | None:
-    """The first step from which on the condition holds to the end."""
+    """The first step from which the condition holds until the end."""
     first: int | None = None
     for step, holds in zip(steps, held, strict=True):
         if not holds:

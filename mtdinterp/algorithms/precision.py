@@ -51,7 +51,7 @@ def precision_of(
     """How well the predictions determine the constants fitted to them.
 
     The covariance is a sandwich: the spread over sequences of the divergence's gradient, through
-    the inverse of its curvature. With several constants, what lies within `RESOLUTION` of the
+    the inverse of its curvature. With several constants, the region within `RESOLUTION` of the
     minimum is added: an exact fit has no spread, but its valley may still be flat.
 
     Args:

@@ -103,7 +103,7 @@ class TwoStep(Algorithm):
         return TwoStepConstants(*sizes.tolist())._asdict()
 
     def fit(self, evidence: Evidence, predictions: Float64[Tensor, "batch vocab"]) -> Fit:
-        """The nearest constants, on the scale of two-step mirror descent fitted to the same."""
+        """The nearest constants, at the scale of a two-step mirror descent fitted first."""
         fitted = ESTIMATORS["mirror_descent_2"].fit(evidence, predictions)
         # Predictions far from mirror descent may have a β near 0: there is no scale to search on.
         scale = max(fitted.constants["beta"], 0.05 * (evidence.n_steps + evidence.n_components))
@@ -209,9 +209,10 @@ def tune_two_step(
 ) -> TwoStepConstants:
     """The four constants with the smallest mean KL(target ‖ construction).
 
-    The two targets give different constants. Against the truth the construction is an estimator in
-    its own right, often a little better than two-step mirror descent, and its constants are poorly
-    identified. Against two-step mirror descent it shows how closely attention can follow that.
+    The two targets give different constants. Tuned to the truth, the construction is an estimator
+    in its own right, often a little better than two-step mirror descent, and its constants are
+    poorly identified. Tuned to two-step mirror descent, it shows how closely attention can
+    approximate it.
 
     Args:
         task: the task to draw sequences from.

@@ -14,7 +14,7 @@ from mtdinterp.pages.blocks import Block, Document, Groups, Map, Maps, Section, 
 LOOK = {"after": "model"}
 """The edited model has the colour of models; the unedited run has its own, grey."""
 STRONGEST = 5
-"""Places of a sweep that its table lists."""
+"""The number of places that the table of a sweep lists."""
 
 
 def view_document(scene: Scene, code: str = "") -> Document:
@@ -155,10 +155,10 @@ def sweep_document(result: SweepResult) -> Document:
     largest = max(panel.values.nan_to_num().max().item() for panel in panels)
     blocks = (
         Text((result.summary(),)),
-        Maps("How far the metric moves", tuple(panels), largest, "part", "position"),
+        Maps("Change of the metric", tuple(panels), largest, "part", "position"),
         Table(("layer", "position", "part", "metric"), _strongest_rows(result)),
     )
-    return Document("Patch sweep", (Section("What moves the metric", blocks),))
+    return Document("Patch sweep", (Section("Which patches change the metric", blocks),))
 
 
 def _strongest_rows(result: SweepResult) -> tuple[tuple[str, ...], ...]:

@@ -18,7 +18,7 @@ class Experiment:
     edits: Callable[[Scene], tuple[EditState, ...]]
     outcome: Callable[[Scene], str]
     needs_reference: bool = False
-    """Whether it takes something from the reference, and is hidden without one."""
+    """Whether it copies from the reference model; if so, it is hidden without one."""
 
 
 def _steer(scene: Scene) -> tuple[EditState, ...]:
@@ -44,7 +44,8 @@ def _steered(scene: Scene) -> str:
     distance = total_variation(after, row).item()
     return (
         f"All weight is on lag {lag + 1}{_token_at(scene, lag)}. The prediction moved by "
-        f"{moved:.3f} in total variation and is now {distance:.3f} from what that lag predicts."
+        f"{moved:.3f} in total variation and is now at a distance of {distance:.3f} from what "
+        "that lag predicts."
     )
 
 
@@ -62,8 +63,8 @@ def _transplanted(scene: Scene) -> str:
     found = view(scene)
     layer = len(scene.model.blocks)
     return (
-        f"KL(before ‖ after) is {found.change:.2g} after all attention of layer {layer} was "
-        f"replaced. {_kl_change(scene)}"
+        f"Replacing all attention of layer {layer} gives a KL(before ‖ after) of "
+        f"{found.change:.2g}. {_kl_change(scene)}"
     )
 
 
@@ -104,8 +105,8 @@ EXPERIMENTS = {
     "break": Experiment(
         "Break layer 2",
         "In the construction, layer 2 averages the evidence of all positions into Γ. Set its "
-        "attention at the last position to zero: the weights should lose that evidence, and the "
-        "KL should rise, on most sequences.",
+        "attention at the last position to zero: on most sequences, the weights should lose that "
+        "evidence and the KL should rise.",
         _break,
         _broken,
     ),

@@ -15,7 +15,7 @@ LARGEST = 1e6
 """Larger numbers are typing errors, and would only lead to infinities."""
 LONGEST_NAME = 200
 LONGEST_SHOWN = 60
-"""Characters of a wrong value that an error message repeats."""
+"""The number of characters of a wrong value that an error message shows."""
 
 Range = tuple[int, int]
 """The first index, and the one after the last, as in a slice."""
@@ -168,7 +168,7 @@ def numbers(most: int) -> Parser[tuple[float, ...]]:
 
 
 def weights(most: int) -> Parser[tuple[float, ...]]:
-    """A parser for 1 to `most` non-negative numbers that add to 1."""
+    """A parser for 1 to `most` non-negative numbers that sum to 1."""
 
     def parse(name: str, value: Any) -> tuple[float, ...]:
         found = numbers(most)(name, value)
@@ -183,7 +183,7 @@ def weights(most: int) -> Parser[tuple[float, ...]]:
 
 
 def index_range(length: int) -> Parser[Range]:
-    """A parser for a non-empty range [from, before] of indices below `length`."""
+    """A parser for a non-empty range [start, stop] of indices below `length`."""
 
     def parse(name: str, value: Any) -> Range:
         if not isinstance(value, list | tuple) or len(value) != 2:

@@ -1,6 +1,6 @@
-"""Edits of a state as edits of the library, as far as they need no other run.
+"""Converts edits of a state to edits of the library, for sources that need no other run.
 
-`scene` looks up the sources that need one.
+`scene` looks up the sources that need another run.
 """
 
 from typing import Any

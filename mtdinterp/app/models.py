@@ -31,7 +31,7 @@ EXPLAINED_ON = 256
 BARS = ("exact_bayes", "one_step")
 """Estimators that the charts show as bars; the table of estimators has every registered one."""
 LONGEST_NAME = 80
-"""Characters of an unknown name that an error repeats."""
+"""The number of characters of an unknown name that an error shows."""
 FIRST = "disentangled-m4-T64"
 """The model that a first-time visitor sees."""
 

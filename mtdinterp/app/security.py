@@ -3,7 +3,8 @@
 The server listens on this machine only, but any page in the same browser can send requests to it.
 Therefore the Host header must name this machine (a foreign name that resolves to it is a DNS
 rebinding attack), a request that does something must come from our own page, and bodies must be
-small JSON. Headers of every response forbid the browser to load or send anything elsewhere.
+small JSON. The headers of every response forbid the browser to load from or send to any other
+address.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping

@@ -18,7 +18,7 @@ from mtdinterp.app.workbench import Workbench
 LONGEST_ERROR = 500
 LONGEST_PATH = 200
 LONGEST_METHOD = 20
-"""Characters that an error message repeats."""
+"""The number of characters that an error message shows."""
 
 log = logging.getLogger(__name__)
 

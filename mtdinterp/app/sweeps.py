@@ -22,7 +22,8 @@ AIMS = {"away": "KL from the unpatched run", "towards": "remaining KL to the sou
 
 Progress = Callable[[int, int], None]
 Runnable = Callable[[Progress], dict[str, Any]]
-"""A sweep ready to run: calls its argument with finished and all patches, returns the result."""
+"""A sweep ready to run. It calls its argument with the numbers of finished and of all patches, and
+returns the result."""
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Job:
             self.status = "cancelled"
         except Exception as error:
             log.error("sweep %d failed", self.number, exc_info=error)
-            self.error = f"The sweep failed: {type(error).__name__}: {error}"
+            self.error = f"The sweep failed with {type(error).__name__}: {error}"
             self.status = "failed"
         finally:
             self.finished.set()

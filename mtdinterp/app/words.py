@@ -30,7 +30,7 @@ HOOKS = {
 WITH_KEYS = ("pattern", "attn_scores", "rel_scores")
 WITH_BLOCKS = ("resid_pre", "attn_out", "resid_post")
 MOST_NUMBERS = 6
-"""Numbers of a list that are shown."""
+"""How many numbers of a list are shown."""
 
 
 def reference_name(scene: Scene) -> str:
@@ -113,7 +113,7 @@ def _library_source_text(scene: Scene, source: Source) -> str:
     if isinstance(source, MeanOver):
         return "its mean"
     if isinstance(source, Noise):
-        return f"itself plus noise of {source.scale:g} times its standard deviation"
+        return f"itself plus noise with {source.scale:g} times its standard deviation"
     if isinstance(source, Share):
         return f"share {source.value:.3g}"
     return source if isinstance(source, str) else "a function of its value"

@@ -43,7 +43,7 @@ from mtdinterp.results import to_plain
 MAPS = ("before", "after", "reference", "source", "cone")
 """The attention maps that the page can ask for."""
 LONGEST_NUMBER = 9
-"""Digits of a sweep's number; longer ones cannot exist."""
+"""The largest number of digits of a sweep's number."""
 CANCEL_SECONDS = 10
 """How long to wait for a cancelled sweep to stop."""
 
@@ -106,7 +106,7 @@ class Workbench:
     def complete(self, given: Any) -> dict[str, Any]:
         """A state with all its fields, from a link that may have only some of them.
 
-        Refused if its view would be.
+        It is refused if its view would be refused.
         """
         scene = self._open(given)
         view(scene)

@@ -68,7 +68,7 @@ def check_can_tie(model: LensTransformer) -> None:
 
 
 def spread_code(length: int, width: int) -> Float[Tensor, "length width"]:
-    """A random row for every offset o, of norm √width·o^-DECAY.
+    """A random row of norm √width·o^-DECAY for every offset o.
 
     From offset 1 on, every `width` consecutive rows are a random orthogonal frame, so that
     neighbouring offsets are distinguishable from the start. Far offsets share the same few

@@ -24,6 +24,6 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def config_digest(config: Mapping[str, Any], parts: Sequence[str] = ("model", "task")) -> str:
-    """A checksum of parts of a configuration, the same before and after a trip through JSON."""
+    """A checksum of parts of a configuration, the same before and after writing it as JSON."""
     chosen = {part: config.get(part) for part in parts}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()

@@ -26,7 +26,7 @@ IN_MEMORY = Path("imported")
 DTYPES = (torch.float32, torch.float64)
 NUMPY_DTYPES = ("<f4", "<f8", ">f4", ">f8")
 OTHER_CONTENT = 64 * 2**20
-"""Bytes that a weights file may hold besides eight times the model, such as optimizer states."""
+"""Bytes that a weights file may have beyond eight times the size of the model."""
 
 Names = Mapping[str, Any]
 """Our name of a parameter, and the foreign tensor's name or the pair (name, "transpose").
@@ -48,9 +48,9 @@ def import_checkpoint(
     The forward formula, and every parameter with its name and shape, are in docs/models.md. The
     caller's tensors are copied and never changed.
 
-    Without `reference`, a wrong transpose of a square matrix cannot be noticed: the shapes fit
-    either way, and the model merely predicts badly. Give a few sequences and your own program's
-    outputs on them.
+    Without `reference`, a wrong transpose of a square matrix cannot be detected: the shapes fit
+    either way, and the model merely predicts badly. Pass a few sequences and the outputs of your
+    own program on them.
 
     Args:
         source: a state dict (tensors or NumPy arrays by name), or the path of a safetensors file
@@ -73,7 +73,7 @@ def import_checkpoint(
         checkpoint.model, checkpoint.task)` writes it.
 
     Raises:
-        CheckpointError: with one sentence on what does not fit, and what to do about it.
+        CheckpointError: with a sentence that says what does not match and what to do about it.
     """
     with named_errors("config"):
         model = build_model(config)

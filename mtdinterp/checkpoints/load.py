@@ -138,7 +138,7 @@ def _read_task(path: Path, config: Mapping[str, Any]) -> Task:
 
 @contextmanager
 def named_errors(path: Path | str, written_with: str = "") -> Iterator[None]:
-    """Turn what is wrong with a configuration into a CheckpointError that names its file.
+    """Convert errors in a configuration to a CheckpointError that names its file.
 
     Args:
         path: the file.
@@ -155,10 +155,9 @@ def named_errors(path: Path | str, written_with: str = "") -> Iterator[None]:
 
 
 def _written_with(config: Mapping[str, Any], kind: str) -> str:
-    """Which plugin a checkpoint needs, as it says itself; empty if it does not say.
+    """The plugin that a checkpoint says it needs, as a sentence; empty if it names none.
 
-    The names come from a file that may be anybody's, so they are only shown, and only if they look
-    like names.
+    The names come from an untrusted file, so they are only shown, and only if they look like names.
     """
     recorded = config.get("plugins")
     plugin = recorded.get(kind) if isinstance(recorded, dict) else None
@@ -271,7 +270,7 @@ def _read_metadata(
 ) -> tuple[list[str], dict[str, Any] | None]:
     """The stored checksums, and the stored evaluation if there is one.
 
-    Files by other programs have no checksums; the actual ones then count as stored.
+    Files written by other programs have no checksums; the computed ones are returned instead.
     """
     wanted = actual
     evaluation = None

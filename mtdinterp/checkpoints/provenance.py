@@ -1,4 +1,4 @@
-"""What a page of results was made by and measured on.
+"""The provenance of a page of results: its command, software versions and models.
 
 The page shows it under its title, and a test compares it with the models that ship with the
 package.

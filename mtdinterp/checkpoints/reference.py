@@ -126,7 +126,7 @@ def _find_mistake(
 
 
 def _mistakes(own: Mapping[str, Tensor]) -> Iterator[Mistake]:
-    """Wrong transposes of one parameter, of one kind in all layers, of two; exchanged names."""
+    """Wrong transposes of one parameter, of one kind in all layers or of two; swapped names."""
     square = [name for name, tensor in own.items() if _is_square(tensor)]
     for name in square:
         sentence = (

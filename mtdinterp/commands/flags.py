@@ -35,7 +35,7 @@ class Given(argparse.Action):
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """An argparse type: an integer with a lower bound that fits in 64 bits."""
+    """An argparse type: an integer that is at least `minimum` and fits in 64 bits."""
 
     def parse(text: str) -> int:
         try:
@@ -96,7 +96,7 @@ def check_writable(path: Path) -> None:
 
 
 def checkpoint_directory(text: str) -> Path:
-    """An argparse type: a directory to write a checkpoint to, refused if it holds anything else."""
+    """An argparse type: a directory for a checkpoint, refused if it contains anything else."""
     path = Path(not_empty(text)).expanduser()
     try:
         check_replaceable(path)

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=not_empty,
         metavar="NAME",
         dest="probes",
-        help="one of the probes below; may be given several times (default: all)",
+        help="run this probe, listed below; may be given several times (default: all)",
     )
     parser.add_argument(
         "--sequences",

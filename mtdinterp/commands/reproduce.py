@@ -166,7 +166,7 @@ def _text(made: Sequence["Reproduction"], options: argparse.Namespace) -> str:
 
 
 def _wrapped(head: str, paragraph: str) -> list[str]:
-    """A paragraph in lines, indented behind its head."""
+    """A paragraph wrapped into lines that are indented after its heading."""
     indent = f"  {head:<8}  "
     return textwrap.wrap(
         paragraph, WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent)

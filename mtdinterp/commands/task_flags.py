@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 5
 ORDER = 4
 TASK_SEED = 0
-"""What holds unless a flag or a file says otherwise."""
+"""Defaults for what neither a flag nor a file sets."""
 
 
 def add_task_flags(parser: argparse.ArgumentParser, length: int = 64) -> None:
@@ -190,7 +190,7 @@ def named_after_task(name: str, options: argparse.Namespace) -> str:
         options: settled options.
 
     Returns:
-        A name for a directory: the kind of task and the file's name in front, the prior behind.
+        A name for a directory: the task and the file's name come first, the prior last.
     """
     parts = [name]
     if options.transition is not None:

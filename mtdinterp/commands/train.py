@@ -100,7 +100,7 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
 }
 
 STARTS = ("tied", "default", "small", "torch", "mirrored")
-"""The starts of the built-in architectures; written out for instant errors, and tested."""
+"""Initialisations of the built-in architectures, listed here so that errors are instant."""
 ARCHITECTURE_FLAGS = ("d_rel", "d_model")
 """Flags for settings that only some architectures have."""
 COMMON_SETTINGS = {
@@ -222,7 +222,7 @@ def run(options: argparse.Namespace) -> int:
     result = {**run_summary(running), "interrupted": interrupted is not None}
     print(json.dumps(result, indent=1) if options.json else summary_table(result))
     if result["warning"]:
-        sys.stdout.flush()  # so that the warning comes last where both go to one place
+        sys.stdout.flush()  # so the warning comes last if both streams go to the same place
         print(f"mtdinterp train: warning: {result['warning']}", file=sys.stderr)
     if interrupted is None:
         return 0

@@ -106,7 +106,7 @@ class Implementation(ABC):
     def read(self, model: LensTransformer, task: Task) -> dict[str, Slope]:
         """The algorithm's leading constant as the model's weights show it, by level.
 
-        Attention and outputs show it on any architecture; only weights need to know which.
+        Attention and outputs can be read on any architecture; reading the weights depends on it.
 
         Args:
             model: a model of this architecture and depth.

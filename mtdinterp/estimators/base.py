@@ -42,11 +42,12 @@ TUNING_TARGETS = ("truth", "posterior_mean")
 
 
 SMALLEST_DIVERGENCE = 1e-12
-"""A mean divergence that no fit needs to improve."""
+"""A mean divergence so small that no fit needs to improve it."""
 
 DIFFERENCE = 1e-6
-"""Share of its range by which a constant is moved to find a slope: enough to be seen by an
-estimator that computes in float32."""
+"""Share of its range by which a constant is moved to find a slope: large enough to be visible to an
+estimator that computes in float32.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Estimator(ABC):
     rank: float = 100.0
     """Its place in listings, the simplest first; decides between estimators that tie."""
     grid_points: int = 25
-    """Values that the search for a single constant starts from."""
+    """The number of values from which the search for a single constant starts."""
     tolerance: float = 1e-3
     """Relative accuracy of a single fitted constant."""
 
@@ -108,7 +109,9 @@ class Estimator(ABC):
         """
 
     def constants_for(self, evidence: Evidence) -> tuple[Constant, ...]:
-        """The constants on this evidence; their number may depend on that of the components."""
+        """The constants for this evidence; how many there are may depend on the number of
+        components.
+        """
         return self.constants
 
     def derived(self, evidence: Evidence, constants: Constants) -> Constants:

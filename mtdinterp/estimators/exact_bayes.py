@@ -45,7 +45,7 @@ VALUES_AT_ONCE = 1 << 22
 """Likelihood values (sequences times nodes) held in memory together."""
 
 GROWTH = 1.25
-"""Each rule has this many times the nodes per dimension of the one before."""
+"""The factor by which the nodes per dimension grow from one rule to the next."""
 
 SAFETY, LEAST_RATE = 10.0, 1e-3
 """How far the error estimate trusts the convergence it has seen: see `_error_estimate`."""

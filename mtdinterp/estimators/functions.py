@@ -1,6 +1,6 @@
 """The quantities of `Evidence` as functions of plain arrays: `(transition, tokens, …)`.
 
-Thin wrappers: they check their arguments, build the evidence and ask it.
+Thin wrappers: they check their arguments, build the evidence and call its methods.
 """
 
 import torch

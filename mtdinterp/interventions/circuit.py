@@ -35,7 +35,7 @@ class Circuit(Result):
     constant: tuple[Edge, ...]
     """Edges that carry the same values for every sequence."""
     n_edges: int
-    """The number of all edges of the model."""
+    """The total number of edges in the model."""
     faithfulness: float
     """1 - KL(model ‖ circuit) / KL(model ‖ all edges at their means)."""
     kl: float
@@ -137,7 +137,7 @@ def minimal_circuit(
     *,
     explanation: Explanation | None = None,
 ) -> Circuit:
-    """Search for a smallest set of edges that keeps a given share of the predictions.
+    """Search for the smallest set of edges with a given faithfulness.
 
     Edges are cut in order of their effect alone, smallest first, as long as the remaining circuit
     is faithful enough. Then each remaining edge is tried once more.
@@ -145,9 +145,10 @@ def minimal_circuit(
     Args:
         model: a disentangled transformer without a hidden layer before the output.
         tokens: token ids [batch, pos], with at least 8 different sequences.
-        faithfulness: the share of the predictions to keep, 0 to 1; see `Circuit.faithfulness`.
+        faithfulness: the required faithfulness, from 0 to 1; see `Circuit.faithfulness`.
         progress: called with the number of finished and of all tries.
-        explanation: the model's; the result then says what its algorithm leaves, too.
+        explanation: the explanation of the model; if given, the result includes the KL of its
+            algorithm.
 
     Returns:
         The circuit that was found.
@@ -241,7 +242,7 @@ def patch_paths(
 ) -> Float64[Tensor, "batch vocab"]:
     """Run a model in which some edges carry what they carry on other sequences (path patching).
 
-    What comes after a patched edge is computed from what the edge then carries.
+    Everything downstream of a patched edge is computed from its patched value.
 
     Args:
         model: a disentangled transformer without a hidden layer before the output.

@@ -43,8 +43,8 @@ from mtdinterp.tasks.base import Task
 class Interchange(Result):
     """How well the best site of a model represents a variable.
 
-    `n_sequences` counts the pairs that the numbers come from, none of which chose the site. `seed`
-    is None because the sequences are given.
+    `n_sequences` counts the pairs behind the reported numbers; none of them was used to choose the
+    site. `seed` is None because the sequences are given.
     """
 
     variable: str
@@ -59,16 +59,17 @@ class Interchange(Result):
     kl: float
     """Mean KL(algorithm ‖ model), both with the swap."""
     control_r2: float
-    """Mean R² of random sites: as far a move in random directions of the stream, or the attention
-    of another layer; NaN if the model has no other layer."""
+    """Mean R² of random sites: moves of the same size in random directions of the stream, or the
+    attention of another layer; NaN if the model has no other layer.
+    """
     mismatched_r2: float
     """R² of the same site with the value on the source of another pair."""
     mean_r2: float
     """R² of the same site at its mean over sources, which only removes the value on the base."""
     sites: dict[str, float]
-    """R² of every candidate, on the pairs that chose."""
+    """R² of every candidate site, on the pairs used to choose the site."""
     n_choosing: int
-    """How many other pairs chose the site."""
+    """The number of other pairs, which were used to choose the site."""
     control_seed: int
     """The seed of the swapped positions, random sites and learned subspace."""
     explanation: Explanation = field(repr=False)
@@ -154,7 +155,7 @@ def _r2_text(found: Interchange) -> str:
 
 
 def interchange_blocks(results: Sequence[Interchange]) -> list[Block]:
-    """One table of several interchanges, with a note for each reason why they decide nothing."""
+    """One table of several interchanges, with a note for each reason why they are inconclusive."""
     if not results:
         return []
     rows = []
@@ -340,7 +341,7 @@ def _r2(
     expected: Float64[Tensor, "batch vocab"],
     pairs: slice,
 ) -> float:
-    """R² on some of the pairs; NaN if what the algorithm moves is rounding."""
+    """R² on some of the pairs; NaN if the algorithm's movement is only rounding error."""
     wanted = expected[pairs]
     return r_squared(movement[pairs], wanted, least=NOTHING_MOVES * len(wanted))
 

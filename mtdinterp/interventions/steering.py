@@ -104,12 +104,13 @@ class DoseResponse(Result):
     divergence: tuple[float, ...]
     """Mean KL(formula ‖ model)."""
     moved: tuple[float, ...]
-    """Mean total variation of the model's prediction from its own."""
+    """Mean total variation of the prediction from the unsteered one."""
     expected: tuple[float, ...]
     """The same for the formula."""
     explained: float
-    """R² of the model's movement by the formula's at the largest dose; NaN if nothing should
-    move."""
+    """R² of the model's movement, as explained by the formula's, at the largest dose; NaN if
+    nothing should move.
+    """
     weights: tuple[float, ...] | None
     """The weights that are written; None if every sequence has its own."""
     n_heads: int = 1
@@ -127,7 +128,7 @@ class DoseResponse(Result):
         return "\n".join(lines)
 
     def _head_note(self) -> str:
-        """What is averaged over heads, to follow a number; empty with one head."""
+        """A note on the heads, to be appended to a number; empty for a single head."""
         if self.n_heads == 1:
             return ""
         return f"; the weights are written into all {self.n_heads} heads"
@@ -182,7 +183,7 @@ def dose_response(
     weights: ArrayLike,
     doses: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
 ) -> DoseResponse:
-    """Steer towards the weights by several doses, and compare with what the formula says.
+    """Steer towards the weights by several doses, and compare the result with the formula.
 
     Args:
         model: any hooked model.

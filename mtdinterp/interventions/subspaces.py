@@ -136,7 +136,9 @@ class SubspaceLearner:
     def _trained_movement(
         self, targets: Float64[Tensor, "batch vocab"]
     ) -> Float[Tensor, "judged vocab"]:
-        """Train on the first half; the movement of the prediction on the second half."""
+        """Train on the first half of the pairs; return the movement of the prediction on the second
+        half.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             subspace = LearnedSubspace(self.model.cfg.d_model, self.rank)

@@ -1,4 +1,4 @@
-"""Swap sites of a model between two sets of sequences, and do the same with the wrong content.
+"""Swap sites of a model between two sets of sequences, and, as a control, swap in wrong content.
 
 `interchange` compares the resulting movements of the prediction with those of the algorithm.
 """

@@ -100,7 +100,9 @@ class SweepResult(Result):
         )
 
     def blocks(self) -> list[Block]:
-        """Which share of the way from the corrupted to the clean run each patch covers."""
+        """The fraction of the distance from the corrupted to the clean run that each patch
+        restores.
+        """
         way = self.clean - self.corrupted
         if not abs(way) > NO_LEVEL:
             return [Text(("Both runs make the same prediction, so there is nothing to restore.",))]
@@ -258,7 +260,7 @@ class _Patches:
     """The layer that the patched stream enters."""
     stream: Float[Tensor, "batch pos d"]
     changes: Sequence[Float[Tensor, "batch pos d"]]
-    """One per part, to be added at one position at a time."""
+    """One change per part, to be added at one position at a time."""
 
 
 def _patches_by_layer(

@@ -1,7 +1,7 @@
 """Replace a layer's attention by the reference construction's, or by that of another model.
 
-A layer that does what the construction's layer does still works with that attention: the KL to the
-truth does not rise.
+If a layer does what the construction's layer does, it still works with that attention: the KL to
+the truth does not rise.
 """
 
 import math

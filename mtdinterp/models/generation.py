@@ -15,7 +15,7 @@ from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.lens_tokens import check_no_bos, is_text
 
 SMALLEST = 1e-300
-"""Probabilities are clipped here: so small that it is never drawn, yet with a finite logarithm."""
+"""Smallest probability: too small to be ever drawn, but with a finite logarithm."""
 
 
 def next_log_probabilities(
@@ -24,9 +24,9 @@ def next_log_probabilities(
     """The log-probabilities of the token after each sequence.
 
     TransformerLens' samplers take logits and normalise them by a softmax. Log-probabilities are
-    logits whose softmax is the distribution itself. The outputs of these models are not, unless
-    `config.logits`: they are probabilities already. A trained model's outputs may be slightly
-    negative; they are clipped and renormalised as everywhere in this project.
+    logits whose softmax is the distribution itself. The outputs of these models are not logits
+    unless `config.logits` is set: they are already probabilities. A trained model's outputs may be
+    slightly negative; they are clipped and renormalised as everywhere in this project.
 
     Args:
         model: a model of any architecture.
@@ -63,7 +63,7 @@ def generate(
     use_past_kv_cache: bool = False,
     verbose: bool = False,
 ) -> Int[Tensor, "batch longer"] | str | list[str]:
-    """Sequences continued by the model, one token after the other.
+    """Continue sequences with tokens from the model, one at a time.
 
     Each token is predicted from the last `config.length` tokens, the most that the position tables
     cover. A construction is exact at that length only, so its input must be at least as long.

@@ -26,7 +26,7 @@ from mtdinterp.native.step import FoldedLayer, fused_outputs
 
 
 def _check_request(return_type: str | None, partial: bool, whole: bool) -> None:
-    """Refuse a return type that does not exist, or one that needs the whole model of a part."""
+    """Refuse an unknown return type, or one that needs the whole model if only a part is run."""
     if return_type is not None:
         check_option("return_type", return_type, ("logits", "loss", "both"))
     if partial and whole:
@@ -219,7 +219,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
 
     @property
     def is_watched(self) -> bool:
-        """Whether a hook is attached to any module, so that every step must run where it shows."""
+        """Whether a hook is attached to any module; if so, every step runs where hooks see it."""
         return any(self._attached)
 
     @property
@@ -251,7 +251,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         return output, LensCache(cache, self, has_batch_dim=has_batch)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "LensTransformer":
-        """Keep dtype and device of TransformerLens' configuration true when the model moves."""
+        """Update dtype and device in TransformerLens' configuration when the model moves."""
         super()._apply(fn, recurse)
         self.cfg.dtype = self.W_U.dtype
         self.cfg.device = str(self.W_U.device)

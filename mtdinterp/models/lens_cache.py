@@ -9,8 +9,8 @@ from transformer_lens import ActivationCache
 class LensCache(ActivationCache):
     """An ActivationCache that labels only heads that exist.
 
-    TransformerLens labels `cfg.n_heads` heads in every layer, so that with fewer heads in one of
-    them the labels would belong to other heads than the rows of the stack.
+    TransformerLens labels `cfg.n_heads` heads in every layer, so if a layer has fewer heads, the
+    labels would not match the rows of the stack.
     """
 
     def stack_head_results(

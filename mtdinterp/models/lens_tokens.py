@@ -19,7 +19,7 @@ def is_text(tokens: object) -> bool:
 
 
 def check_no_bos(prepend_bos: bool | None) -> None:
-    """Accept TransformerLens' `prepend_bos` if it asks for nothing."""
+    """Accept TransformerLens' `prepend_bos` unless it asks for a token."""
     if prepend_bos:
         raise NotApplicable(
             "prepend_bos: these models have no beginning-of-sequence token; leave it out or pass "

@@ -2,8 +2,8 @@
 
 TransformerLens stacks W_Q, W_K and W_V as [layer, head, d_model, d_head] and W_O as
 [layer, head, d_head, d_model]. The layers of a disentangled model have different widths. They share
-one space all the same: the concatenated stream is an additive stream of the final width d_model,
-in which every component writes its own columns. Each layer's matrices live there:
+one space nonetheless: the concatenated stream is an additive stream of the final width d_model, in
+which every component writes its own columns. Each layer's matrices live there:
 
     W_Q  W_A, with zero rows for the columns that the layer does not read,
     W_K  the identity on the columns that it reads,
@@ -143,15 +143,15 @@ class StackedWeights:
     def QK(self) -> FactoredMatrix:
         """W_Q·W_Kᵀ [layer, head, d_model, d_model]: content scores, without `score_scale`.
 
-        What the key table adds to a score is not part of it.
+        Contributions of the key table are not included.
         """
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     @property
     def OV(self) -> FactoredMatrix:
-        """W_V·W_O [layer, head, d_model, d_model]: what a head writes of what it attends to.
+        """W_V·W_O [layer, head, d_model, d_model]: what a head writes for the vector it attends to.
 
-        What a head writes of its value table is not part of it.
+        Contributions of the value table are not included.
         """
         return FactoredMatrix(self.W_V, self.W_O)
 

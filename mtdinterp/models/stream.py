@@ -58,7 +58,7 @@ class Stream(Mapping[str, slice]):
 
 
 def concatenated_streams(vocab_size: int, d_rel: int, heads: Sequence[int]) -> list[Stream]:
-    """The streams of a disentangled transformer, where h ← concat(h, head 1, …, head H).
+    """The streams of a disentangled transformer: each layer makes h ← concat(h, head 1, …, head H).
 
     A head's output is a copy of every block that it read, followed by its own lag block, so the
     width grows as d_l = d_{l-1} + H_l·(d_{l-1} + d_R).

@@ -24,7 +24,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fopenmp")
 BY_HAND = ("-ffp-contract=fast", "-fno-tree-vectorize")
-"""For sources that write out their vectors: the loops that remain are too short to vectorise."""
+"""For sources with explicit vector code: their remaining loops are too short to vectorise."""
 FLAGS = {
     "attention.cpp": BY_HAND,
     "step.cpp": BY_HAND,

@@ -1,6 +1,6 @@
 """Which sequences a model is probed on, and what it predicts after them.
 
-What needs predictions alone takes a hooked model or any function from tokens to predictions.
+Code that needs only predictions accepts a hooked model or any function from tokens to predictions.
 """
 
 from collections.abc import Callable

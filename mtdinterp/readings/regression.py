@@ -17,7 +17,7 @@ class Slope:
 
 
 NO_SLOPE = Slope(math.nan, math.nan, math.nan)
-"""The slope where there is nothing to regress."""
+"""The slope if there is nothing to regress."""
 
 
 def centred(values: Float[Tensor, "*batch component"]) -> Float[Tensor, "*batch component"]:
@@ -41,8 +41,8 @@ def fit_slope(x: Float[Tensor, "*shape"], y: Float[Tensor, "*shape"], least: flo
     Args:
         x: centred already; the first axis is sequences.
         y: a tensor of the same shape, already centred.
-        least: a slope that would count as nothing. The variance that it would make is added to
-            the variance to be explained, so that far smaller slopes have an R² near zero.
+        least: a slope that counts as zero. The variance that it would explain is added to the total
+            variance, so far smaller slopes have an R² near zero.
 
     Returns:
         The slope; standard errors are clustered by sequence.

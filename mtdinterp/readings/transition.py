@@ -1,4 +1,4 @@
-"""The transition matrix that a model shows in its outputs: by attended tokens, and by behaviour.
+"""Read a transition matrix from a model's outputs: by attended tokens, and by behaviour.
 
 Behaviour needs predictions alone, so it can be read from any function.
 """
@@ -25,7 +25,7 @@ MOST_ENDED = 256
 def shown_transition(
     model: Predictor, task: Task, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "vocab vocab"]:
-    """The transition matrix that the model itself shows, chosen without the truth.
+    """The transition matrix read from the model itself, chosen without knowing the truth.
 
     Args:
         model: a hooked model, which is read as `recover_transition` does; or a function, whose
@@ -37,7 +37,8 @@ def shown_transition(
         The matrix, row-stochastic.
 
     Raises:
-        NotApplicable: if the task has no single transition matrix, or the model shows none.
+        NotApplicable: if the task has no single transition matrix, or none can be read from the
+            model.
     """
     require_transition(task, "The model's own π")
     estimates = {"behaviour": behaviour(model, task, tokens)}

@@ -24,12 +24,12 @@ from mtdinterp.results import check_result, to_plain
 from mtdinterp.tasks import Task
 
 LONG = 128
-"""Longer sequences get fewer of them, to bound the time of a report."""
+"""Fewer sequences are scored if they are longer than this, to bound the time of a report."""
 QUICK_SEQUENCES = 256
 """Sequences of a quick report, unless another number is given."""
 
 Stage = Callable[[str], None]
-"""Told what comes next."""
+"""A function that is called with the name of the next stage."""
 
 
 def _silent(name: str) -> None:
@@ -54,8 +54,9 @@ def collect(
     Args:
         source: a checkpoint, or a model together with its task.
         task: the model's task; the checkpoint's own if None.
-        n_sequences: how many to draw for scores, explanation and probes. By default as many as
-            each of them draws, or `QUICK_SEQUENCES`. Interventions draw their own.
+        n_sequences: the number of sequences for scores, explanation and probes. By default each
+            uses its own number, or `QUICK_SEQUENCES` in a quick report. Interventions draw their
+            own.
         quick: whether to leave out `QUICK_LEAVES_OUT`.
         seed: seed for drawing all sequences.
         stage: called with the name of each stage before it starts.
@@ -104,8 +105,8 @@ def collect_probes(
 
     Args:
         checkpoint: the checkpoint to probe.
-        names: of the probes; all that apply if None.
-        n_sequences: how many to draw; by default as many as each probe draws.
+        names: names of the probes; all that apply if None.
+        n_sequences: number of sequences to draw; by default each probe uses its own number.
         seed: seed for drawing all sequences.
         stage: called with the name of each stage before it starts.
 
@@ -131,7 +132,7 @@ def collect_probes(
 
 
 def _settings(n_sequences: int | None, seed: int) -> dict[str, Any]:
-    """Arguments of probes; without a number of sequences, each draws as many as it likes."""
+    """Arguments of probes; if no number of sequences is given, each probe uses its own."""
     if n_sequences is None:
         return {"seed": seed}
     return {"seed": seed, "n_sequences": n_sequences}
@@ -164,9 +165,9 @@ def run_probes(
         source: where the model comes from; some probes need a checkpoint.
         model: the model to probe.
         task: the model's task.
-        explanation: the model's, for probes that take one.
+        explanation: the explanation of the model, for probes that take one.
         names: of the probes; all that apply if None.
-        stage: told which probe comes next.
+        stage: called with the name of each probe before it runs.
         **settings: such as `seed` and `n_sequences`; see `run_probe`.
 
     Returns:

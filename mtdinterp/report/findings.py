@@ -27,7 +27,7 @@ class Findings:
     explanation: Explanation | None = None
     scores: HeldOutScores | None = None
     probes: dict[str, Any] = field(default_factory=dict)
-    """Results of probes by name, of plugins too."""
+    """Results of probes by name, including those of plugins."""
     interventions: dict[str, Any] = field(default_factory=dict)
     """Results of interchanges, steering, transplants, sweep and circuit, by name."""
     not_computed: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def result_claims(result: Any) -> tuple[Claim, ...]:
 
 
 def with_distinct_names(findings: Sequence[Findings]) -> list[Findings]:
-    """The same findings with names that differ whenever the checkpoints do."""
+    """The same findings, with a different name for every checkpoint."""
     paths = [entry.path for entry in findings if entry.path is not None]
     renamed = []
     for entry in findings:

@@ -22,7 +22,7 @@ from mtdinterp.tasks import Task
 from mtdinterp.tasks.base import Sample
 
 PAIR_SEEDS = (12, 13)
-"""Of the sequences that interventions take from and write to."""
+"""Seeds of the base sequences, which are patched, and of the source sequences."""
 SWEPT = 8
 """Pairs of sequences in the patch sweep, which takes a run per layer, position and block."""
 CIRCUIT_FAITHFULNESS = 0.95
@@ -32,7 +32,7 @@ QUICK_LEAVES_OUT = ("the interchanges", "the patch sweep", "the minimal circuit"
 """What a quick report leaves out, in words: the interventions that take longest."""
 
 Run = Callable[[], Any]
-"""Makes the result of one intervention."""
+"""A function that returns the result of one intervention."""
 
 
 def run_interventions(
@@ -43,7 +43,7 @@ def run_interventions(
     Args:
         model: the model to intervene on.
         task: the model's task.
-        explanation: the model's.
+        explanation: the explanation of the model.
         seed: seed for drawing the sequences.
         quick: whether to leave out `QUICK_LEAVES_OUT`.
 

@@ -39,7 +39,9 @@ class Verdict:
     kl_ratio: float
     """KL to the truth divided by that of tuned one-step mirror descent; NaN if that is unknown."""
     explained: float
-    """Share of what the model does beyond uniform weights that the estimator explains."""
+    """Share of how the predictions differ from those of uniform weights that the estimator
+    explains.
+    """
     sentences: tuple[str, ...]
     misfits: tuple[str, ...]
     """Claims that fail, each in a sentence, in the order of the report: predictions first, then
@@ -62,7 +64,7 @@ def judge(findings: Findings) -> Verdict:
     """The verdict on a model.
 
     Args:
-        findings: at least the result of `identify_algorithm`; everything else sharpens it.
+        findings: at least the result of `identify_algorithm`; other results refine the verdict.
 
     Returns:
         The verdict.
@@ -105,7 +107,7 @@ def judge(findings: Findings) -> Verdict:
 
 
 def _undecided_if_failed(claim: Claim) -> Claim:
-    """No claim about inference can fail where there is nothing to infer."""
+    """If there is nothing to infer, no claim about inference can fail."""
     if claim.status is not Status.FAILS:
         return claim
     reason = "there is nothing to infer on this task"
@@ -113,7 +115,7 @@ def _undecided_if_failed(claim: Claim) -> Claim:
 
 
 def _without_circuit(claims: tuple[Claim, ...], findings: Findings) -> tuple[Claim, ...]:
-    """The claims, with that of the circuit undecidable: it would carry no inference."""
+    """The claims, with the circuit marked undecidable because the model infers nothing."""
     about_circuit = result_claims(findings.interventions.get("circuit"))
     reason = "the model infers nothing, so there is no inference for a circuit to carry"
     changed = []

@@ -116,7 +116,7 @@ def held_out_scores(model: LensTransformer, task: Task, n_sequences: int) -> Hel
     data = held_out_data(task, length, n_sequences)
     outputs = predictions_of(model, data.tokens)
     if not outputs.isfinite().all():
-        raise ValueError("the model's predictions are not finite numbers")
+        raise ValueError("the predictions of the model are not finite numbers")
     tuning = task.sample(N_TUNING, length, TUNING_SEED)
     fitting = task.evidence(tuning.tokens)
     held = task.evidence(data.tokens)

@@ -89,7 +89,7 @@ class Task(ABC):
     def from_transition(
         cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
     ) -> "Task":
-        """A task with given transition probabilities: what `--transition FILE` asks for.
+        """A task with given transition probabilities, as for `--transition FILE`.
 
         Optional: a task that cannot be made from such probabilities inherits this refusal.
 
@@ -148,7 +148,7 @@ class Task(ABC):
 
     @abstractmethod
     def shifted(self) -> tuple["Variant", ...]:
-        """Sources of sequences unlike the prior's, on which similar estimators come apart."""
+        """Sources of sequences atypical of the prior, on which similar estimators differ."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class LagTask(Task):
 
     @property
     def warm_up(self) -> int:
-        """From position `order` on, every lag of a token lies within the sequence."""
+        """`order`, because from there on every lag of a token lies within the sequence."""
         return self.order
 
     @property

@@ -197,7 +197,7 @@ class Run:
         self.save_state()
 
     def save_evaluation(self) -> None:
-        """Write the model as just evaluated and the history so far, for those who load it."""
+        """Write the model as just evaluated, and the history so far."""
         history = self.trainer.history
         write_history(self.path, history)
         write_weights(self.path, self.trainer.model, self.config, history[-1] if history else None)

@@ -55,7 +55,7 @@ def test_a_look_without_tokens_draws_some_and_knows_their_weights(checkpoint):
         ),
         (
             Edit("v", Noise(2.0), layer=0, head=0),
-            "Layer 1: values, head 1 ← itself plus noise of 2 times its standard deviation",
+            "Layer 1: values, head 1 ← itself plus noise with 2 times its standard deviation",
         ),
         (
             Edit("z", lambda value: -value, layer=0),

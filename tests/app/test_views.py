@@ -333,7 +333,7 @@ def test_a_sweep_that_dies_says_so(client, fresh, monkeypatch):
     job = client.post("/api/sweeps", json=request).json()
     ended = client.post(f"/api/sweeps/{job['id']}/cancel", json={}).json()  # waits for the end
     assert ended["status"] == "failed"
-    assert ended["error"] == "The sweep failed: RuntimeError: out of luck"
+    assert ended["error"] == "The sweep failed with RuntimeError: out of luck"
     assert ended["result"] is None
 
 

@@ -97,8 +97,10 @@ def test_uniform_weights_are_called_what_they_are(tmp_path, task):
     assert numbers["verdict"]["algorithm"] == "uniform"
     assert "infers nothing in context" in " ".join(numbers["verdict"]["sentences"])
     assert claim_of(numbers, INFERS) is False
-    few = "At most 10% of the edges close 95% of the KL gap between all edges at their means and "
-    "the model"
+    few = (
+        "At most 10% of the edges close 95% of the KL gap between all edges at their means and "
+        "the model"
+    )
     assert claim_of(numbers, few) is None
 
 

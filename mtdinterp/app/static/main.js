@@ -31,7 +31,7 @@ const report = {
     else if (!(error instanceof TypeError)) report.say(error.message, true);
     else {
       // Either fetch failed, or the page has a bug.
-      report.say(`The server is unreachable or the page failed: ${error.message}`, true);
+      report.say(`The server cannot be reached, or the page failed: ${error.message}`, true);
       console.warn(error);
     }
   },

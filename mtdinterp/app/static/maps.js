@@ -332,7 +332,7 @@ export class Maps {
     );
     byId("readout").textContent =
       `Layer ${map.layer + 1}${this.headName(map)}, query ${query}, key ${key}: ` +
-      (key > query ? "in the future, not visible" : `${read.join(" · ")} (offset ${query - key})`);
+      (key > query ? "masked, because the key comes after the query" : `${read.join(" · ")} (offset ${query - key})`);
     this.outline();
   }
 }

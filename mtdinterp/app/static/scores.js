@@ -6,7 +6,7 @@ export function drawScores({ kl, judge, change, clipped, missing }, names) {
   byId("scores-says").textContent =
     judge === "truth"
       ? "KL from the truth to each prediction; smaller is better."
-      : `The true weights are unknown, so KL is from the prediction of the ${names[judge]}.`;
+      : `The true weights are unknown, so KL is measured from the prediction of the ${names[judge]}.`;
   byId("change").textContent = shown(change);
   const difference = kl.after - kl.before;
   byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);

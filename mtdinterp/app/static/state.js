@@ -117,7 +117,7 @@ export class Store {
 
   addEdit(edit, tag = null) {
     const edits = [...this.state.edits, edit];
-    if (edits.length > this.mostEdits) this.refuse(`A view takes at most ${this.mostEdits} edits; remove one first.`);
+    if (edits.length > this.mostEdits) this.refuse(`A view can have at most ${this.mostEdits} edits; remove one first.`);
     else this.change({ edits, selected: edits.length - 1 }, tag);
   }
 
