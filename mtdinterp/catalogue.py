@@ -7,6 +7,7 @@ their package's metadata. A test compares both with the registries.
 
 import ast
 import difflib
+from collections.abc import Collection
 from typing import Any
 
 from mtdinterp import providers
@@ -35,18 +36,17 @@ def known(kind: str) -> dict[str, str]:
     return found
 
 
-def check_known(kind: str, name: str, flag: str) -> None:
-    """Refuse a name that is neither built in nor installed.
+def check_known(name: str, listed: Collection[str], flag: str) -> None:
+    """Refuse a name that is not among the known ones.
 
     Args:
-        kind: a key of `SOURCES`.
         name: what was asked for.
+        listed: the known names.
         flag: the flag that named it, for the error message.
 
     Raises:
         ValueError: with the known names and the nearest of them.
     """
-    listed = known(kind)
     if name in listed:
         return
     near = difflib.get_close_matches(name, listed, n=1)

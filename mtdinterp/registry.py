@@ -54,7 +54,9 @@ class Registry(Mapping[str, Item], Generic[Item]):
             self._load_built_ins()
         known = self._items.get(name)
         if known is not None and not _same_definition(known, item):
-            raise ValueError(f"{self.kind}: {name!r} is already registered by {known!r}")
+            raise ValueError(
+                f"{self.kind}: the name {name!r} is taken by {self._owner(name)}; choose another"
+            )
         self._items[name] = item
         provider = providers.current()
         # A plugin may be the first to import a module of ours, which then registers built-ins.
@@ -66,6 +68,17 @@ class Registry(Mapping[str, Item], Generic[Item]):
         """Remove an instance; used by tests and when plugins are reloaded."""
         del self._items[name]
         self._providers.pop(name, None)
+
+    def _owner(self, name: str) -> str:
+        """Who registered a name, in a few words."""
+        module, definition = _definition(self._items[name])
+        if providers.is_own(module):
+            return f"a built-in {self.kind}"
+        return str(self._providers.get(name) or f"{module}.{definition}")
+
+    def registered_by(self, provider: Provider) -> list[str]:
+        """The names that a plugin registered here."""
+        return [name for name, known in self._providers.items() if known == provider]
 
     def provider(self, name: str) -> Provider | None:
         """The plugin that registered an instance; None if it is built in or registered by hand."""
@@ -200,3 +213,5 @@ BY_KIND: dict[str, Registry[Any]] = {
     "probe": PROBES,
 }
 """The registry that an installed plugin of each kind must have registered its name in."""
+
+REGISTRIES = (*BY_KIND.values(), IMPLEMENTATIONS)

@@ -148,7 +148,7 @@ def test_a_class_or_an_instance_is_registered_and_returned():
 def test_a_taken_name_is_refused_but_a_reloaded_definition_is_not():
     plugins.register_estimator(Empty)
     plugins.register_estimator(Empty)  # the same definition again, as after a reload
-    with pytest.raises(ValueError, match="estimator: 'empty' is already registered"):
+    with pytest.raises(ValueError, match="estimator: the name 'empty' is taken by"):
         plugins.register_estimator(Impostor)
     assert type(registry.ESTIMATORS["empty"]) is Empty
 
@@ -163,7 +163,7 @@ def test_two_probes_cannot_share_a_name(monkeypatch):
     assert registry.PROBES["empty"].function is first
     assert registry.PROBES["empty"].needs == "model"
     plugins.register_probe("empty", label="is there still nothing?")(first)
-    with pytest.raises(ValueError, match="probe: 'empty' is already registered"):
+    with pytest.raises(ValueError, match="probe: the name 'empty' is taken by"):
 
         @plugins.register_probe("empty", label="is there nothing at all?")
         def second(model, task):

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from mtdinterp.checks import check_option
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.lens import LensTransformer
+from mtdinterp.providers import failures_named
+from mtdinterp.registry import ARCHITECTURES
 
 Start = Callable[[Any], None]
 """Sets all parameters of a model of its architecture, in place."""
@@ -44,8 +46,13 @@ class Architecture:
         return tuple(name for name in own if name not in common)
 
     def build(self, config: ModelConfig) -> LensTransformer:
-        """The model of a configuration, with the default start."""
-        return self.model(config)
+        """The model of a configuration, with the default start.
+
+        Raises:
+            PluginFailed: if the architecture comes from a plugin and its code fails.
+        """
+        with failures_named("architecture", self.name, ARCHITECTURES.provider(self.name)):
+            return self.model(config)
 
     def from_dict(self, values: Mapping[str, Any]) -> LensTransformer:
         """The model of a configuration as `ModelConfig.to_dict` writes it."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, 
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.config import ModelConfig
+from mtdinterp.providers import PluginWarning
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
 
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,80}")
@@ -78,6 +80,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
+    _warn_of_other_plugins(source, config)
     evaluation = _load_weights(model, source / WEIGHTS, config)
     history = read_history(source)
     if evaluation is not None:
@@ -147,7 +150,10 @@ def named_errors(path: Path | str, written_with: str = "") -> Iterator[None]:
     try:
         yield
     except registry.UnknownName as error:
-        raise MissingKind(f"{path}: {error}{written_with}") from error
+        sentence = str(error)
+        if written_with and not sentence.endswith("?"):
+            sentence += "."
+        raise MissingKind(f"{path}: {sentence}{written_with}") from error
     except KeyError as error:
         raise CheckpointError(f"{path}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
@@ -168,14 +174,33 @@ def _written_with(config: Mapping[str, Any], kind: str) -> str:
         return ""
     if plugin.get("sha256"):
         return (
-            f". It was written with the plugin file {name}; if you trust that file, load it with "
+            f" It was written with the plugin file {name}; if you trust that file, load it with "
             "--plugin"
         )
     version = plugin.get("version")
     if not isinstance(version, str) or not PLUGIN_NAME.fullmatch(version):
         version = ""
     package = f"{name} {version}".strip()
-    return f". It was written with {package}; if you trust that package, install it"
+    return f" It was written with {package}; if you trust that package, install it"
+
+
+def _warn_of_other_plugins(source: Path, config: Mapping[str, Any]) -> None:
+    """Say if a plugin is not the version of the plugin that the checkpoint was written with."""
+    recorded = config.get("plugins")
+    if not isinstance(recorded, dict):
+        return
+    current = {
+        "task": registry.TASKS.provider(config["task"].get("kind", "")),
+        "architecture": registry.ARCHITECTURES.provider(config["model"]["architecture"]),
+    }
+    for kind, provider in current.items():
+        if provider is not None and kind in recorded and recorded[kind] != provider.to_dict():
+            warnings.warn(
+                f"{source}: {provider} is not the plugin that this checkpoint was written with; "
+                f"its {kind} may have changed since",
+                PluginWarning,
+                stacklevel=3,
+            )
 
 
 def build_model(values: ModelConfig | Mapping[str, Any]) -> LensTransformer:

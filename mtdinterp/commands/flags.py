@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from mtdinterp import catalogue
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
 from mtdinterp.commands.progress import stages
 from mtdinterp.providers import PluginError, load_plugin, read_plugin
-from mtdinterp.registry import BY_KIND, PROBES
+from mtdinterp.registry import BY_KIND, PROBES, REGISTRIES
 
 DEFAULT_TASK = "mtd"
 
@@ -146,14 +147,14 @@ def load_plugins(options: argparse.Namespace) -> None:
         with stages(len(options.plugins)) as stage:
             for path in options.plugins:
                 stage(f"loading {path.name}")
-                load_plugin(path)
+                provider = load_plugin(path)
+                if not any(found.registered_by(provider) for found in REGISTRIES):
+                    print(f"mtdinterp: {path} registers nothing", file=sys.stderr)
     for option, kind in NAMED_KINDS.items():
         given = getattr(options, option, None) or ()
         for name in (given,) if isinstance(given, str) else given:
-            if options.plugins:
-                BY_KIND[kind][name]
-            else:
-                catalogue.check_known(kind, name, f"--{kind}")
+            listed = list(BY_KIND[kind]) if options.plugins else list(catalogue.known(kind))
+            catalogue.check_known(name, listed, f"--{kind}")
 
 
 def add_task_kind_flag(parser: argparse.ArgumentParser) -> None:

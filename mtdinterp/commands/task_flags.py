@@ -159,7 +159,24 @@ def _settle_from_file(options: argparse.Namespace) -> None:
 
 
 def make_task(options: argparse.Namespace) -> "Task":
-    """The task that settled options describe."""
+    """The task that settled options describe; one of a plugin is checked first.
+
+    Raises:
+        PluginFailed: if the task comes from a plugin and does not work.
+    """
+    from mtdinterp.providers import failures_named
+    from mtdinterp.registry import TASKS
+    from mtdinterp.tasks.checking import check_task
+
+    provider = TASKS.provider(options.task)
+    with failures_named("task", options.task, provider):
+        task = _make(options)
+        if provider is not None:
+            check_task(task, options.length)
+    return task
+
+
+def _make(options: argparse.Namespace) -> "Task":
     from mtdinterp.registry import TASKS
 
     kind = TASKS[options.task]

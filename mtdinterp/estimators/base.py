@@ -17,6 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -201,7 +202,7 @@ def fit_constants(
     return estimator.fit(evidence, predictions)
 
 
-def check_weights(name: str, evidence: Evidence, weights: Tensor) -> None:
+def check_weights(name: str, evidence: Evidence, weights: Any) -> None:
     """Refuse what cannot be mixture weights, in a sentence that names the estimator.
 
     Args:
@@ -209,6 +210,10 @@ def check_weights(name: str, evidence: Evidence, weights: Tensor) -> None:
         evidence: what the weights were estimated from.
         weights: what the estimator returned.
     """
+    if not isinstance(weights, Tensor):
+        raise ValueError(
+            f"estimator {name!r}: expected weights as a torch tensor, got {type(weights).__name__}"
+        )
     wanted = (len(evidence), evidence.n_components)
     if tuple(weights.shape) != wanted or weights.dtype != torch.float64:
         raise ValueError(

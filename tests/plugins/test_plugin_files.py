@@ -82,6 +82,75 @@ def test_a_file_registers_and_is_recorded_with_its_checksum(write, tmp_path):
         load_checkpoint(tmp_path / "saved")
 
 
+def test_a_checkpoint_of_an_edited_file_is_loaded_with_a_warning(write, tmp_path):
+    plugins.load_plugin(write(PLUGIN))
+    known = MTDTask.random(3, 2, seed=0)
+    task = registry.TASKS["renamed"](known.transition, 2)
+    path = save_checkpoint(tmp_path / "saved", one_step(known.transition, 2, 8, 5.0), task)
+    load_checkpoint(path)
+    plugins.load_plugin(write(PLUGIN + "\n    # edited\n"))
+    with pytest.warns(plugins.PluginWarning, match=r"own\.py is not the plugin that this"):
+        load_checkpoint(path)
+
+
+def test_a_file_that_registers_nothing_is_named(write, capsys):
+    path = write("x = 1")
+    assert main(["zoo", "--json", "--plugin", str(path)]) == 0
+    assert f"mtdinterp: {path} registers nothing" in capsys.readouterr().err
+
+
+TASK = """
+from mtdinterp.plugins import register_task
+from mtdinterp.tasks import MTDTask
+
+
+@register_task
+class Own(MTDTask):
+    name, label = "own", "a task with a mistake"
+
+"""
+MISTAKES = {
+    "to_dict() is incomplete": (
+        "def to_dict(self): return {'kind': 'own', 'order': self.order}",
+        "TypeError: ",
+    ),
+    "to_dict() names another kind": (
+        "def to_dict(self): return super().to_dict() | {'kind': 'mtd'}",
+        "ValueError: to_dict(): expected the kind 'own', got 'mtd'",
+    ),
+    "probabilities are not normalised": (
+        "def true_next(self, tokens, weights): return 2 * super().true_next(tokens, weights)",
+        "ValueError: sample().next_probs: expected probabilities that sum to 1",
+    ),
+    "random() fails": (
+        "random = lambda *sizes: undefined",
+        "NameError: name 'undefined' is not defined; own.py, line ",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_task_with_a_mistake_is_refused_before_training(write, tmp_path, capsys, mistake):
+    method, reason = MISTAKES[mistake]
+    path = write(f"{TASK}    {method}\n")
+    words = ["train", "--task", "own", "--order", "2", "--length", "8", "--steps", "1"]
+    assert main([*words, "--out", str(tmp_path / "run"), "--plugin", str(path)]) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "the task 'own' of the plugin file own.py failed: " in sentence
+    assert reason in sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_kind_that_is_not_a_text_is_refused(tmp_path):
+    task = MTDTask.random(3, 2, seed=0)
+    path = save_checkpoint(tmp_path / "saved", one_step(task.transition, 2, 8, 5.0), task)
+    config = json.loads((path / "config.json").read_text())
+    config["task"]["kind"] = ["own"]
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="expected its kind to be a name, got"):
+        load_checkpoint(path)
+
+
 def test_a_file_is_run_once_and_again_when_it_changes(write):
     counted = "import builtins\nbuiltins.runs = getattr(builtins, 'runs', 0) + 1\n"
     path = write(counted)
@@ -121,7 +190,7 @@ def test_the_command_line_runs_a_probe_of_a_file(write, capsys):
         (
             "\nfrom mtdinterp.plugins import register_probe\n"
             "@register_probe('recover_beta', label='mine')\ndef mine(model, task): ...",
-            "(ValueError: probe: 'recover_beta' is already registered",
+            "(ValueError: probe: the name 'recover_beta' is taken by a built-in probe; choose",
         ),
     ],
 )
