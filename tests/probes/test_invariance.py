@@ -151,7 +151,7 @@ def test_untrained_models_get_no_confident_answer(architecture, start, layers, v
     assert "No estimator explains the model" in named.summary()
     attention = compare_attention(model, task)
     assert not attention.fitted
-    assert "Near the reference construction (below 0.1): none." in attention.summary()
+    assert "(below 0.1, and below 50% of uniform's): none." in attention.summary()
     assert "falls" not in attention.summary()
     latents = decode_latents(model, task)
     assert all(
