@@ -148,9 +148,7 @@ class TransitionRecovery(Result):
                 f"No reading is used as the model's transition matrix, because the predictions "
                 f"after m equal tokens {self.untrusted}."
             )
-            shown = mean_variation(self.behaviour, self.behaviour.mean(0, keepdim=True))
-            # Predictions that are close to π and differ from row to row have another problem.
-            if not self.recovered("behaviour") or shown > DEPENDS:
+            if not self.recovered("behaviour"):
                 return sentence
             own = mean_variation(self.truth, self.truth.mean(0, keepdim=True))
             distance = self.total_variation["behaviour"]
