@@ -122,8 +122,8 @@ def installed(kind: str) -> tuple[Installed, ...]:
             found[entry.name] = Installed(kind, entry.name, provider, entry)
         elif known.entry.value != entry.value:
             _warn(
-                f"{provider} announces the {kind} {entry.name!r}, which {known.provider} also "
-                "announces; the former is skipped"
+                f"{known.provider} and {provider} both announce the {kind} {entry.name!r}; that of "
+                f"{provider} is skipped"
             )
     return tuple(found[name] for name in sorted(found))
 

@@ -173,7 +173,8 @@ def _definition(item: Any) -> tuple[str, str]:
     # A function or a class has a name of its own; any other object is known by its class.
     if not hasattr(source, "__qualname__"):
         source = type(source)
-    return source.__module__, source.__qualname__
+    # Code that runs without a module, as in some notebooks, has no module name.
+    return source.__module__ or "", source.__qualname__
 
 
 TASKS: Registry[Any] = Registry("task", ("mtdinterp.tasks",), plugin_kinds=("task",))

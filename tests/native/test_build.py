@@ -79,7 +79,7 @@ def test_a_cache_that_cannot_be_made_is_stepped_around(fresh, monkeypatch, caplo
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTDINTERP_CACHE", str(tmp_path / "file" / "cache"))
     assert build.cache_directory().is_dir()
-    assert "cannot be made" in caplog.text
+    assert "cannot be created" in caplog.text
 
 
 def test_the_key_depends_on_sources_compiler_and_flags(monkeypatch):

@@ -324,5 +324,5 @@ def test_training_goes_on_where_it_stopped_and_is_not_repeated(tmp_path):
     assert again == []
     # A finished run by another recipe is not this model.
     other = dataclasses.replace(entry, changes={**entry.changes, "learning_rate": 1e-4})
-    with pytest.raises(CheckpointError, match="run that"):
+    with pytest.raises(CheckpointError, match="contains a run whose settings differ"):
         TrainedModels(tmp_path).get(other)
