@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from starlette.testclient import TestClient
 
 from mtdinterp import (
     MTDTask,
@@ -17,6 +18,8 @@ from mtdinterp import (
     registry,
     save_checkpoint,
 )
+from mtdinterp.app.models import Registry
+from mtdinterp.app.server import create_app
 from mtdinterp.checkpoint_files import CheckpointError, MissingKind
 from mtdinterp.cli import main
 from mtdinterp.construction import one_step
@@ -317,6 +320,20 @@ def test_a_checkpoint_never_causes_an_import(decoy, tmp_path, name, entry, capsy
     assert main(["app", str(path), "--port", "99999"]) == 2
     assert not decoy.exists()
     capsys.readouterr()
+
+
+def test_a_link_never_causes_an_import(decoy):
+    """Wherever a state of the workbench holds a name."""
+    address = "http://127.0.0.1:8765"
+    with TestClient(create_app(Registry(), 8765), base_url=address) as client:
+        model = {"name": "disentangled-m4-T64"}
+        state = client.post("/api/fresh", json={"model": model}).json()
+        for name in HOSTILE:
+            linked = {**state, "model": {**state["model"], "name": name}}
+            assert client.post("/api/state", json=linked).status_code == 422
+            probed = {"model": model, "name": name}
+            assert client.post("/api/probe", json=probed).status_code == 400
+    assert not decoy.exists()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
