@@ -10,6 +10,19 @@ MISSING = "—"
 """Stands for a number that does not exist."""
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, such as "1 sequence" and "2 sequences".
+
+    Args:
+        count: how many there are.
+        noun: the singular, whose plural ends in "s".
+
+    Returns:
+        The text.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def fixed(value: float, digits: int = 2) -> str:
     """A number with a fixed count of decimals, never "-0.00"; a dash if it is not finite.
 
