@@ -9,7 +9,7 @@ mistake either, so it is refused.
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from itertools import chain, combinations
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.checks import ArrayLike, as_float
+from mtdinterp.formatting import counted
 from mtdinterp.models import LensTransformer
+from mtdinterp.models.hooked import HookedAttention
 
 ROUNDING = {torch.float64: 1e-10, torch.float32: 5e-5}
 """The difference that rounding explains, relative to the largest output (or 1)."""
@@ -209,7 +211,7 @@ def _wrong_scales(model: LensTransformer, own: Mapping[str, Tensor]) -> Iterator
     """Scores that the original program does not divide by √d_head, or divides once more."""
     if not _scales_scores(model):
         return
-    scale = model.blocks[0].attn.score_scale
+    scale = _attentions(model)[0].score_scale
     queries = [name for name in own if _kind(name) == "W_Q"]
     listed = ", ".join(queries)
     sentence = (
@@ -228,8 +230,12 @@ def _wrong_scales(model: LensTransformer, own: Mapping[str, Tensor]) -> Iterator
 
 def _scales_scores(model: LensTransformer) -> bool:
     """Whether the scores are divided by a number other than 1 that W_Q can absorb."""
-    attentions = [block.attn for block in model.blocks]
+    attentions = _attentions(model)
     return all(attn.score_scale != 1 and hasattr(attn, "W_Q") for attn in attentions)
+
+
+def _attentions(model: LensTransformer) -> list[HookedAttention]:
+    return [cast(HookedAttention, block.attn) for block in model.blocks]
 
 
 def _tried_scales(model: LensTransformer) -> str:
@@ -253,6 +259,6 @@ def _where(differs: Bool[Tensor, "batch *pos vocab"]) -> str:
     """Where the difference appears first, as the end of a clause."""
     by_place = differs.any(-1)
     if by_place.ndim == 1:
-        return f", in {int(by_place.sum())} of {len(by_place)} sequences"
+        return f", in {int(by_place.sum())} of {counted(len(by_place), 'sequence')}"
     positions = by_place.any(0).nonzero()
     return f", first at position {int(positions[0])} of 0..{by_place.shape[1] - 1}"

@@ -19,7 +19,7 @@ from mtdinterp.commands.task_flags import (
     settle_task_flags,
     task_seeds,
 )
-from mtdinterp.formatting import fixed
+from mtdinterp.formatting import counted, fixed
 
 if TYPE_CHECKING:
     from mtdinterp.algorithms.base import Algorithm
@@ -339,7 +339,7 @@ def _table(result: dict[str, Any]) -> str:
     lines = [
         f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
-        f"{task['source']}; prior {task['prior']}; {result['sequences']} sequences",
+        f"{task['source']}; prior {task['prior']}; {counted(result['sequences'], 'sequence')}",
         f"largest deviation from its formula: {error:.1e}",
     ]
     if error > ROUNDING[made["dtype"]]:

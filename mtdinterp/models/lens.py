@@ -10,6 +10,7 @@ from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
+from mtdinterp.formatting import counted
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.hooked import HookedBlock, LensConfig, Unembed, attached
 from mtdinterp.models.lens_cache import LensCache
@@ -104,7 +105,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         if wants_loss and (last_only or sequence.shape[1] < 2):
             raise ValueError(
                 "return_type: the loss is over all positions but the last, so it needs at least "
-                f"two tokens and last_only=False; got {sequence.shape[1]} tokens and "
+                f"two tokens and last_only=False; got {counted(sequence.shape[1], 'token')} and "
                 f"last_only={last_only}"
             )
         if self.attention_path().name == "whole pass" and len(sequence):
