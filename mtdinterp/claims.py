@@ -7,6 +7,8 @@ report's `judge` is the only place that weighs claims against each other.
 from dataclasses import dataclass
 from enum import Enum
 
+__all__ = ["Claim", "Status", "decide"]
+
 
 class Status(Enum):
     """Whether a claim holds."""

@@ -6,6 +6,16 @@ catches `CannotCompute` (or one of its kinds) by name and shows the sentence; it
 `ValueError`, which would turn a bug into "not computed".
 """
 
+__all__ = [
+    "CannotCompute",
+    "NotApplicable",
+    "NotConverged",
+    "NothingToTune",
+    "OptimumAtEdge",
+    "PluginFailed",
+    "RuleTooLarge",
+]
+
 
 class CannotCompute(ValueError):
     """A well-posed quantity that cannot be computed here; the message says why in one sentence."""

@@ -23,6 +23,8 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, as_tokens, as_transition, check_order
 from mtdinterp.metrics import divergences, to_distribution
 
+__all__ = ["Concentration", "Evidence", "evidence_of", "lag_evidence"]
+
 SMALLEST_WEIGHT = 1e-200
 """Weights are clamped here: one that underflowed to zero may still be the only component that
 explains a token, and 1/(w_g·c[t, g]) must stay finite for any c[t, g] above 1e-100."""
@@ -127,14 +129,26 @@ def mean_over_steps(
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of sequences about their mixture weights; see the module's docstring."""
+    """What sequences say about their mixture weights: all that an estimator may use.
+
+    `Task.evidence(tokens)` builds it. For a task with one matrix per component, where `sources` and
+    `targets` hold the earlier token of every component and the token at every step:
+
+        likelihoods = matrices[components, sources, targets]  # [batch, step, component]
+        rows = matrices[components, last_sources]  # [batch, component, vocab]
+        return Evidence(likelihoods, rows, self.concentration)
+
+    All tensors are float64 and on the CPU. At every step, at least one component must be able to
+    produce the token. If the components are lags, `lag_evidence` does all of this.
+    """
 
     likelihoods: Float64[Tensor, "batch step component"]
-    """c[t, g]."""
+    """c[t, g]: the probability of the token at step t if component g produced it. Step 0 is the
+    first token after the warm-up."""
     rows: Float64[Tensor, "batch component vocab"]
-    """What each component predicts for the next token."""
+    """The distribution of the token after the last, if component g produces it; each sums to 1."""
     concentration: Concentration = 1.0
-    """The Dirichlet prior over the weights."""
+    """The Dirichlet prior over the weights: one number, or one per component."""
 
     def __len__(self) -> int:
         return len(self.likelihoods)

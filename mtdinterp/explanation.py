@@ -20,6 +20,7 @@ from mtdinterp.criteria import EXPLAINED, PRICE, RESOLUTION
 from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
+from mtdinterp.formatting import counted
 from mtdinterp.metrics import share_explained
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.readings.predictions import predictions_of, probe_sequences
@@ -99,7 +100,7 @@ class Explanation:
         lines = [
             f"Algorithm: {self.algorithm.label} with {self.describe_constants()} ({self.source}).",
             f"It explains {self.explained:.1%} of how the predictions differ from those of "
-            f"uniform weights ({self.n_sequences} sequences, seed {self.seed}).",
+            f"uniform weights ({counted(self.n_sequences, 'sequence')}, seed {self.seed}).",
         ]
         if self.no_implementation:
             lines.append(self.no_implementation)

@@ -8,6 +8,20 @@ import math
 
 MISSING = "—"
 """Stands for a number that does not exist."""
+MOST_DECIMALS = 5
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, such as "1 sequence" and "2 sequences".
+
+    Args:
+        count: how many there are.
+        noun: the singular, whose plural ends in "s".
+
+    Returns:
+        The text.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def fixed(value: float, digits: int = 2) -> str:
@@ -39,6 +53,38 @@ def with_error(value: float, stderr: float, digits: int = 2) -> str:
     """
     error = f" ± {fixed(stderr, digits)}" if math.isfinite(stderr) else ""
     return fixed(value, digits) + error
+
+
+def measured(value: float, stderr: float = math.nan) -> str:
+    """A number with as many digits as its standard error justifies.
+
+    The last digit is the second of the standard error. There are at most four significant digits,
+    three if there is no standard error, and at most five decimals.
+
+    Args:
+        value: the number.
+        stderr: its standard error; NaN if there is none.
+
+    Returns:
+        The text, such as "3.14" for 3.14229 with a standard error of 0.48.
+    """
+    return fixed(value, measured_decimals(value, stderr))
+
+
+def measured_decimals(value: float, stderr: float) -> int:
+    """How many decimals `measured` shows."""
+    has_error = math.isfinite(stderr) and stderr > 0
+    most = MOST_DECIMALS
+    if has_error:
+        most = min(most, 1 - _magnitude(stderr))
+    if math.isfinite(value) and value:
+        most = min(most, (3 if has_error else 2) - _magnitude(value))
+    return max(0, most)
+
+
+def _magnitude(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(abs(value)))
 
 
 def share_text(value: float, digits: int = 1) -> str:

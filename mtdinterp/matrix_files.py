@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mtdinterp.bounded_files import UnreadableFile, read_bounded
+from mtdinterp.formatting import counted
 
 LARGEST_FILE = 2**25
 """Bytes that a file may have: a matrix of 1,000 tokens, written with all its digits, fits."""
@@ -261,9 +262,8 @@ def _check_shape(values: np.ndarray) -> None:
             hint = "; if the first line holds column numbers, delete it"
         elif n_columns == n_rows + 1:
             hint = "; if the first column holds row numbers, delete it"
-        raise MatrixError(
-            f"expected a square matrix, got {n_rows} rows of {n_columns} numbers{hint}"
-        )
+        found = f"{counted(n_rows, 'row')} of {counted(n_columns, 'number')}"
+        raise MatrixError(f"expected a square matrix, got {found}{hint}")
     if n_rows < 2:
         raise MatrixError("expected at least 2 tokens, got a single number")
 

@@ -10,23 +10,27 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from mtdinterp.claims import Claim
+from mtdinterp.formatting import counted
 
 if TYPE_CHECKING:
     from mtdinterp.pages.blocks import Block
+
+__all__ = ["Result", "check_result", "origin_of", "to_plain"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
     """What a probe or an intervention found, and on which sequences.
 
-    Subclasses are frozen dataclasses. They implement `summary()` and may override `claims()` and
-    `blocks()`, which the report, the workbench and notebooks show.
+    Subclasses are frozen dataclasses with `kw_only=True`. They implement `summary()` and may
+    override `claims()` and `blocks()`, which the report, the workbench and notebooks show.
+    `n_sequences` and `seed` have no default: every result must be made with both.
     """
 
     n_sequences: int
-    """How many sequences the numbers come from."""
+    """How many sequences the numbers come from; required."""
     seed: int | None
-    """The seed of those sequences; None if they were given."""
+    """The seed of those sequences, or None if they were given; required."""
 
     def summary(self) -> str:
         """The result in a few plain sentences."""
@@ -73,7 +77,7 @@ def origin_of(result: Any) -> str:
     if count is None:
         return ""
     seed = getattr(result, "seed", None)
-    return f"{count} sequences, " + ("given" if seed is None else f"seed {seed}")
+    return f"{counted(count, 'sequence')}, " + ("given" if seed is None else f"seed {seed}")
 
 
 def to_plain(value: Any) -> Any:

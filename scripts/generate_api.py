@@ -16,6 +16,13 @@ MODULES = (
     "mtdinterp.interventions",
     "mtdinterp.report",
     "mtdinterp.plugins",
+    "mtdinterp.evidence",
+    "mtdinterp.results",
+    "mtdinterp.claims",
+    "mtdinterp.readings",
+    "mtdinterp.pages.blocks",
+    "mtdinterp.architectures",
+    "mtdinterp.errors",
     "probes",
 )
 """The modules that users import from."""

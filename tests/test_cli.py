@@ -16,6 +16,7 @@ from mtdinterp import LagSpecificMTDTask, catalogue, load_checkpoint, save_check
 from mtdinterp.architectures import Architecture, start_names
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
+from mtdinterp.commands import train_summary
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
 from mtdinterp.commands.train import COMMON_SETTINGS, RECIPE_FLAGS, RECIPES, STARTS
@@ -368,6 +369,29 @@ def test_train_without_anything_to_tune_says_so(capsys):
     assert "one-step MD (tuned)    not computed: learning_rate: there is nothing to tune" in table
     assert "ratio to one-step MD     —" in table
     assert "optimum —" in table
+
+
+def test_the_columns_of_the_result_of_training_are_aligned(monkeypatch):
+    label = "weights that fall with the lag"
+    monkeypatch.setattr(train_summary, "_estimator_label", lambda name: label)
+    held_out = {"kl_of_estimators": {"falling": 0.05039}, "left_out": {}}
+    numbers = dict.fromkeys(("gain", "gain_r2", "beta", "beta_r2", "ratio", "optimal_beta"))
+    run = {"step": 1, "steps": 1, "seconds": 0.1, "evaluated_at": 1, "kl": 0.5, "kl_stderr": 0.1}
+    table = summary_table(run | held_out | numbers | {"branch": "undecided", "checkpoint": "out"})
+    assert f"  {label} 0.05039" in table
+    assert f"  {'this model':<{len(label)}} 0.50000" in table
+
+
+@pytest.mark.parametrize(("layers", "flag"), [("3", "--beta"), ("5", "--constants")])
+def test_equal_rows_leave_nothing_to_tune_and_say_what_to_do(layers, flag, tmp_path, capsys):
+    path = tmp_path / "equal.csv"
+    path.write_text("0.5,0.5\n0.5,0.5\n")
+    flags = ["--transition", str(path), "--order", "2", "--length", "16", "--layers", layers]
+    assert main(["construct", *flags]) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "all predictions are the same whatever the weights" in sentence
+    assert sentence.endswith(f"another --transition, or give {flag}")
+    assert "learning_rate" not in sentence
 
 
 def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators import tune_learning_rate
 from mtdinterp.estimators.mirror_descent import BETA
 from mtdinterp.explanation import nearest_algorithm
+from mtdinterp.formatting import counted
 from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
@@ -122,8 +123,9 @@ def test_a_depth_without_a_construction_says_so(n_layers):
     assert explanation.implementation is None
     assert explanation.roles is None
     assert explanation.reference() is None
+    depth = counted(n_layers, "layer")
     assert explanation.no_implementation == (
-        f"No construction is known for {n_layers} layers of the disentangled architecture; "
+        f"No construction is known for {depth} of the disentangled architecture; "
         "there are constructions of 3 and 5 layers."
     )
     assert explanation.summary().endswith(explanation.no_implementation)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtdinterp.formatting import MISSING, fixed, r2_text, share_text, with_error
+from mtdinterp.formatting import (
+    MISSING,
+    counted,
+    fixed,
+    measured,
+    r2_text,
+    share_text,
+    with_error,
+)
 
 NUMBERS = st.floats(-1e6, 1e6)
 
@@ -41,3 +49,20 @@ def test_shares_r2_and_errors():
     assert with_error(-0.001, 0.02) == "0.00 ± 0.02"
     assert with_error(1.5, math.nan) == "1.50"
     assert fixed(math.inf) == r2_text(math.nan) == MISSING
+
+
+def test_digits_follow_the_standard_error():
+    assert measured(3.14229, 0.48) == "3.14"
+    assert measured(3.14229, 4.8) == "3.1"
+    assert measured(0.05039, 0.0006) == "0.05039"
+    assert measured(3.8712, 1e-9) == "3.871"
+    assert measured(3.8712) == measured(3.8712, 0.0) == "3.87"
+    assert measured(0.0) == "0.00000"
+    assert measured(1234.6) == "1235"
+    assert measured(math.nan, 0.1) == MISSING
+
+
+def test_one_is_singular():
+    assert counted(1, "sequence") == "1 sequence"
+    assert counted(0, "sequence") == "0 sequences"
+    assert counted(2, "sequence") == "2 sequences"

@@ -26,6 +26,12 @@ def test_the_api_reference_has_what_the_module_exports(module):
     assert all(hasattr(loaded, name) for name in names)
 
 
+def test_the_api_reference_has_what_plugins_are_made_of():
+    listed = {entry.name for module in MODULES for entry in public_names(module)}
+    needed = {"Evidence", "Result", "Claim", "Status", "decide", "Architecture", "Bars", "LagTask"}
+    assert needed <= listed
+
+
 def test_names_are_found_where_they_are_defined():
     assert resolve("mtdinterp", "MTDTask").module == "mtdinterp.tasks.mtd"
     assert resolve("mtdinterp.training", "PAPER").module == "mtdinterp.training.recipes"

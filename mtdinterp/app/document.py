@@ -8,6 +8,7 @@ from mtdinterp import __version__
 from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import View, maps, view
 from mtdinterp.app.words import reference_name
+from mtdinterp.formatting import counted
 from mtdinterp.interventions import SweepResult
 from mtdinterp.pages.blocks import Block, Document, Groups, Map, Maps, Section, Series, Table, Text
 
@@ -52,7 +53,7 @@ def _about(scene: Scene) -> str:
     if model.role == "construction":
         role = "the construction for its task"
     about = (
-        f"{role}, {len(scene.model.blocks)} layers, m = {scene.task.n_components}, "
+        f"{role}, {counted(len(scene.model.blocks), 'layer')}, m = {scene.task.n_components}, "
         f"T = {scene.length}; β = {scene.beta:.4g}"
     )
     if scene.reference is None:

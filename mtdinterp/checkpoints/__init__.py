@@ -3,8 +3,14 @@
 `mtdinterp.checkpoint_files` describes the files.
 """
 
-from mtdinterp.checkpoints.importing import import_checkpoint
+from mtdinterp.checkpoints.importing import UncheckedOrientation, import_checkpoint
 from mtdinterp.checkpoints.load import Checkpoint, load_checkpoint
 from mtdinterp.checkpoints.save import save_checkpoint
 
-__all__ = ["Checkpoint", "import_checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "UncheckedOrientation",
+    "import_checkpoint",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.checkpoints.load import Checkpoint, build_model, named_errors
-from mtdinterp.checkpoints.reference import check_reference
+from mtdinterp.checkpoints.reference import check_reference, square_parameters
 from mtdinterp.checkpoints.save import describe
 from mtdinterp.checkpoints.weight_files import read_weights
 from mtdinterp.checks import ArrayLike
@@ -34,6 +35,10 @@ Names = Mapping[str, Any]
 The values are checked when they are used, because they may come from a JSON file."""
 
 
+class UncheckedOrientation(UserWarning):
+    """Weights were imported without a reference, so a wrong transpose would go unnoticed."""
+
+
 def import_checkpoint(
     source: Mapping[str, Any] | str | os.PathLike,
     config: ModelConfig | Mapping[str, Any],
@@ -49,8 +54,8 @@ def import_checkpoint(
     caller's tensors are copied and never changed.
 
     Without `reference`, a wrong transpose of a square matrix cannot be detected: the shapes fit
-    either way, and the model merely predicts badly. Pass a few sequences and the outputs of your
-    own program on them.
+    either way, and the model merely predicts badly. An `UncheckedOrientation` warning says so.
+    Pass a few sequences and the outputs of your own program on them.
 
     Args:
         source: a state dict (tensors or NumPy arrays by name), or the path of a safetensors file
@@ -65,7 +70,8 @@ def import_checkpoint(
         reference: the pair (tokens, outputs): sequences [batch, pos], and what the original
             program computes for them at all positions [batch, pos, vocab] or at the last one
             [batch, vocab]. If the imported model disagrees by more than rounding, the error names
-            the parameter whose transpose explains it.
+            the parameter whose transpose explains it. A reference that would agree with a wrong
+            transpose too, such as a single token, is refused.
         ignore: foreign tensors that this model does not need, such as a stored attention mask.
 
     Returns:
@@ -89,7 +95,20 @@ def import_checkpoint(
     if reference is not None:
         tokens, outputs = reference
         check_reference(model, tokens, outputs)
+    else:
+        _warn_unchecked(model)
     return Checkpoint(model.eval(), task, description, [], path)
+
+
+def _warn_unchecked(model: LensTransformer) -> None:
+    square = square_parameters(model)
+    if square:
+        warnings.warn(
+            f"without a reference, a wrong transpose of {_listed(square)} cannot be noticed; pass "
+            "reference=(tokens, outputs) of the original program",
+            UncheckedOrientation,
+            stacklevel=3,
+        )
 
 
 class Origin(NamedTuple):

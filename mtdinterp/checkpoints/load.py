@@ -25,6 +25,7 @@ from mtdinterp.checkpoint_files import (
 )
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.save import check_pair
+from mtdinterp.formatting import counted
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.providers import PluginWarning
@@ -53,7 +54,7 @@ class Checkpoint:
     def _shape(self) -> str:
         model = self.model.config
         parts = [
-            f"{model.architecture}, {model.n_layers} layers",
+            f"{model.architecture}, {counted(model.n_layers, 'layer')}",
             f"m = {self.task.n_components}, T = {model.length}",
         ]
         if not isinstance(self.task, MTDTask):

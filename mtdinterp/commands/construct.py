@@ -19,6 +19,7 @@ from mtdinterp.commands.task_flags import (
     settle_task_flags,
     task_seeds,
 )
+from mtdinterp.formatting import counted, fixed
 
 if TYPE_CHECKING:
     from mtdinterp.algorithms.base import Algorithm
@@ -198,6 +199,21 @@ def _tuned_constants(
     Raises:
         CannotCompute: if there is nothing to tune, or the best value is a bound of the range.
     """
+    from mtdinterp.errors import NothingToTune
+
+    try:
+        return _best_constants(options, algorithm, task)
+    except NothingToTune as error:
+        names = [constant.name for constant in algorithm.constants]
+        flag = "--beta" if names == ["beta"] else "--constants"
+        raise NothingToTune(
+            f"{error}; use another task, such as another --transition, or give {flag}"
+        ) from error
+
+
+def _best_constants(
+    options: argparse.Namespace, algorithm: "Algorithm", task: "Task"
+) -> "Constants":
     from mtdinterp.algorithms.two_step import TwoStep, tune_two_step
     from mtdinterp.errors import OptimumAtEdge
 
@@ -323,7 +339,7 @@ def _table(result: dict[str, Any]) -> str:
     lines = [
         f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
-        f"{task['source']}; prior {task['prior']}; {result['sequences']} sequences",
+        f"{task['source']}; prior {task['prior']}; {counted(result['sequences'], 'sequence')}",
         f"largest deviation from its formula: {error:.1e}",
     ]
     if error > ROUNDING[made["dtype"]]:
@@ -336,7 +352,7 @@ def _table(result: dict[str, Any]) -> str:
         if row["kl"] is None:
             numbers = f"not computed: {row['why']}"
         else:
-            numbers = f"{row['kl']:.6f}  {row['stderr']:.6f}"
+            numbers = f"{fixed(row['kl'], 6)}  {fixed(row['stderr'], 6)}"
         name = "  " + row["name"]
         lines.append(f"{name:<{width}} {numbers}")
     saved = result["checkpoint"]

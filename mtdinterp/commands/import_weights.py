@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 from mtdinterp.checkpoint_files import CheckpointError, read_file
 from mtdinterp.commands.flags import add_json_flag, checkpoint_directory, not_empty
 from mtdinterp.commands.progress import stages
+from mtdinterp.formatting import counted
 
 MOST_JSON = 10**8
 """Bytes that a configuration or a mapping may have."""
@@ -78,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
     with stages(3 if options.reference else 2) as stage:
         stage("importing")
         from mtdinterp import import_checkpoint, save_checkpoint
+        from mtdinterp.checkpoints.importing import UncheckedOrientation
         from mtdinterp.checkpoints.load import build_from
         from mtdinterp.checkpoints.weight_files import read_reference
 
@@ -86,9 +89,12 @@ def run(options: argparse.Namespace) -> int:
         if options.reference:
             stage("checking")
             reference = read_reference(Path(options.reference).expanduser())
-        checkpoint = import_checkpoint(
-            options.weights, config["model"], task, mapping, reference, ignore=options.ignore
-        )
+        with warnings.catch_warnings():
+            # The command's own warning below names the flag.
+            warnings.simplefilter("ignore", UncheckedOrientation)
+            checkpoint = import_checkpoint(
+                options.weights, config["model"], task, mapping, reference, ignore=options.ignore
+            )
         stage("saving")
         path = save_checkpoint(
             options.out, checkpoint.model, task, recipe=checkpoint.config["recipe"]
@@ -110,7 +116,9 @@ def _as_text(printed: dict[str, Any]) -> str:
     lines = [f"checkpoint: {printed['checkpoint']} ({printed['parameters']:,} parameters)"]
     count = printed["checked_sequences"]
     if count is not None:
-        lines.append(f"the outputs agree with those of the original program on {count} sequences")
+        lines.append(
+            f"the outputs agree with those of the original program on {counted(count, 'sequence')}"
+        )
     return "\n".join(lines)
 
 

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=_file,
         metavar="FILE",
-        help="output file (default: report.html or report.md); a .json file next to it contains "
-        "all numbers",
+        help="output file (default: report.html or report.md); a .json file of the "
+        "same name contains all numbers, so give pages of different models different names",
     )
     parser.add_argument(
         "--format",
@@ -77,8 +77,14 @@ def _file(text: str) -> Path:
     return path
 
 
-def _check_own(path: Path) -> None:
-    """Refuse to overwrite a JSON file that is not an older report's numbers."""
+def _check_own(out: Path, command: str) -> None:
+    """Refuse to overwrite a JSON file that is not an older report's, or that another page needs.
+
+    Args:
+        out: the page to write.
+        command: the command that makes it.
+    """
+    path = out.with_suffix(".json")
     if not path.exists():
         return
     try:
@@ -89,6 +95,23 @@ def _check_own(path: Path) -> None:
         raise ValueError(
             f"{path} exists and was not written by mtdinterp report; refusing to overwrite it"
         )
+    measured, page = _measured(str(found.get("command", "")))
+    other = out.with_suffix(page.suffix)
+    is_other = page.suffix in FORMATS and page.suffix != out.suffix and other.exists()
+    if is_other and measured != _measured(command)[0]:
+        raise ValueError(
+            f"{path} contains the numbers of {other}, which was made from other checkpoints or "
+            "settings; choose another name with --out"
+        )
+
+
+def _measured(command: str) -> tuple[list[str], Path]:
+    """A command without its output file, and that file; an empty path if it names none."""
+    words = shlex.split(command)
+    if "-o" not in words[:-1]:
+        return words, Path()
+    place = words.index("-o")
+    return words[:place] + words[place + 2 :], Path(words[place + 1])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format and FORMATS[out.suffix] != options.format:
         raise ValueError(f"--format {options.format} does not match the file name {out.name}")
     check_writable(out)
-    _check_own(out.with_suffix(".json"))
+    _check_own(out, _command(options, out))
     for name in options.checkpoints:
         find_checkpoint(name)  # before anything heavy is imported
     n_probes = len(probe_names(options))

@@ -15,6 +15,7 @@ from mtdinterp.commands.flags import (
     not_empty,
     number,
 )
+from mtdinterp.formatting import counted
 
 if TYPE_CHECKING:
     from mtdinterp.tasks import Task
@@ -154,7 +155,9 @@ def _settle_from_file(options: argparse.Namespace) -> None:
             "weights to infer"
         )
     if options.order not in (None, n_lags):
-        raise ValueError(f"--order {options.order}: {path} has {n_lags} lags; leave out --order")
+        raise ValueError(
+            f"--order {options.order}: {path} has {counted(n_lags, 'lag')}; leave out --order"
+        )
     options.order = n_lags
 
 

@@ -14,6 +14,8 @@ ESTIMATOR_LABELS = {
     "exact_bayes": "exact posterior mean",
 }
 """Labels of the held-out estimators in the table of results."""
+LABEL_WIDTH = 22
+"""Least width of the column of labels, so that it lines up with the lines below the table."""
 READINGS = ("kl", "kl_stderr", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch")
 """Entries of the last evaluation that the summary repeats."""
 
@@ -71,12 +73,14 @@ def summary_table(result: dict[str, Any]) -> str:
         f"step {result['step']} of {result['steps']}, {result['seconds']:.1f} s of training",
         f"KL(truth ‖ prediction) on held-out sequences at step {result['evaluated_at']}, standard "
         f"error {result['kl_stderr']:.1g}:",
-        _kl_line("this model", result["kl"]),
     ]
+    values = {"this model": f"{result['kl']:.5f}"}
     for name, kl in result["kl_of_estimators"].items():
-        lines.append(_kl_line(_estimator_label(name), kl))
+        values[_estimator_label(name)] = f"{kl:.5f}"
     for name, reason in result["left_out"].items():
-        lines.append(f"  {_estimator_label(name):<22} not computed: {reason}")
+        values[_estimator_label(name)] = f"not computed: {reason}"
+    width = max(LABEL_WIDTH, *map(len, values))
+    lines += [f"  {label:<{width}} {value}" for label, value in values.items()]
     gain = ""
     if result["gain"] is not None:
         gain = f" (gain {result['gain']:.2f}, R² {_number(result['gain_r2'], 2)})"
@@ -90,7 +94,3 @@ def summary_table(result: dict[str, Any]) -> str:
         f"checkpoint               {result['checkpoint']}",
     ]
     return "\n".join(lines)
-
-
-def _kl_line(name: str, kl: float) -> str:
-    return f"  {name:<22} {kl:.5f}"

@@ -10,6 +10,7 @@ import torch
 
 from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.base import Constants
+from mtdinterp.formatting import counted
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.stream import Stream
@@ -174,7 +175,7 @@ def implementations_for(config: ModelConfig, task: Task) -> list[Implementation]
         raise refusal
     depths = " and ".join(str(implementation.n_layers) for implementation in known)
     others = f"; there are constructions of {depths} layers" if known else ""
+    depth = counted(config.n_layers, "layer")
     raise NotApplicable(
-        f"No construction is known for {config.n_layers} layers of the {config.architecture} "
-        f"architecture{others}."
+        f"No construction is known for {depth} of the {config.architecture} architecture{others}."
     )

@@ -179,9 +179,28 @@ class Estimator(ABC):
         """
         data = task.sample(check_count("n_sequences", n_sequences), length, seed)
         evidence = task.evidence(data.tokens)
-        if self.constants_for(evidence) and not evidence.weights_matter:
-            raise NothingToTune("no prediction depends on the weights, so there is nothing to tune")
+        if self.constants_for(evidence):
+            check_tunable(evidence)
         return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
+
+
+def check_tunable(evidence: Evidence) -> None:
+    """Refuse evidence on which no constant can be better than another.
+
+    Args:
+        evidence: the evidence to tune on.
+
+    Raises:
+        NothingToTune: if no prediction depends on the weights.
+    """
+    if evidence.weights_matter:
+        return
+    reason = "all components predict the same, as with equal rows of π"
+    if evidence.n_components == 1:
+        reason = "there is only one component"
+    raise NothingToTune(
+        f"all predictions are the same whatever the weights ({reason}), so there is nothing to tune"
+    )
 
 
 def fit_constants(

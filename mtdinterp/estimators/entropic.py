@@ -23,6 +23,7 @@ from mtdinterp.evidence import (
     mixed_likelihoods,
     uniform_for,
 )
+from mtdinterp.formatting import counted
 from mtdinterp.plugins import register_estimator
 from mtdinterp.style import Style
 
@@ -133,8 +134,9 @@ def _newton(
         logits, value = _backtrack(
             likelihoods, logits, (free - along * normal) / root, value, strength
         )
+    unfinished = counted(int((residual > tolerance).sum()), "sequence")
     raise NotConverged(
-        f"entropic_map: {int((residual > tolerance).sum())} sequences did not reach tolerance "
+        f"entropic_map: {unfinished} did not reach tolerance "
         f"{tolerance:g} at strength {strength:g} in {max_steps} steps"
     )
 
@@ -194,7 +196,7 @@ def _ascend(
         residual = (current * direction).abs().amax(-1) / (likelihoods.shape[1] - strength)
         active = active[residual > tolerance]
     raise NotConverged(
-        f"entropic_map: {len(active)} sequences did not reach tolerance {tolerance:g} "
+        f"entropic_map: {counted(len(active), 'sequence')} did not reach tolerance {tolerance:g} "
         f"at strength {strength:g} in {max_steps} steps"
     )
 

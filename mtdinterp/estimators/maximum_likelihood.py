@@ -21,6 +21,7 @@ from mtdinterp.evidence import (
     responsibilities_at,
     uniform_for,
 )
+from mtdinterp.formatting import counted
 from mtdinterp.plugins import register_estimator
 from mtdinterp.style import Style
 
@@ -98,8 +99,9 @@ def maximise_likelihood(
         gap = gap[unfinished]
         if not len(active):
             return weights
+    number = f"{len(active)} of {counted(len(weights), 'sequence')}"
     raise NotConverged(
-        f"expectation_maximization: {len(active)} of {len(weights)} sequences did not reach "
+        f"expectation_maximization: {number} did not reach "
         f"tolerance {tolerance:g} in {max_cycles} cycles (worst gap {gap.max():.2g})"
     )
 

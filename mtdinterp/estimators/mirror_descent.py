@@ -13,7 +13,13 @@ from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_count, check_number, check_order
 from mtdinterp.errors import NotApplicable
-from mtdinterp.estimators.base import Constant, Constants, Estimator, target_predictions
+from mtdinterp.estimators.base import (
+    Constant,
+    Constants,
+    Estimator,
+    check_tunable,
+    target_predictions,
+)
 from mtdinterp.estimators.tuning import minimise_on_grid
 from mtdinterp.evidence import Evidence, evidence_of, gradient_at
 from mtdinterp.metrics import kl_divergence
@@ -224,12 +230,13 @@ def tune_learning_rate(
         The tuned rate.
 
     Raises:
-        NothingToTune: if predictions do not depend on the rate.
+        NothingToTune: if predictions do not depend on the weights, and so not on the rate.
         OptimumAtEdge: if the best rate is at an end of the grid.
     """
     steps = check_count("steps", steps)
     data = task.sample(check_count("n_sequences", n_sequences), length, seed)
     evidence = task.evidence(data.tokens)
+    check_tunable(evidence)
     wanted = target_predictions(evidence, data.next_probs, target)
     scale = evidence.n_components * evidence.n_steps
     rates = BETA.grid(BETA_POINTS) / scale if grid is None else grid

@@ -17,6 +17,7 @@ from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import CONSTANT_EDGE, FEW_EDGES, NO_GAP
 from mtdinterp.explanation import Explanation
+from mtdinterp.formatting import counted
 from mtdinterp.interventions.edges import Edge, contributions, edges_of, run_edges, with_edges
 from mtdinterp.metrics import kl_divergence, to_distribution
 from mtdinterp.models import DisentangledTransformer, LensTransformer
@@ -94,7 +95,7 @@ class Circuit(Result):
         kept = (
             f"{len(self.edges)} of {self.n_edges} edges close {self._share()} of the KL gap "
             f"between all edges at their means (KL {self.kl_at_means:.1e}) and the model "
-            f"({self.n_sequences} sequences)."
+            f"({counted(self.n_sequences, 'sequence')})."
         )
         caution = (
             "With all edges at their means, the model also loses the last tokens. A high share "

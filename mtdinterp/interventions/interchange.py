@@ -26,7 +26,7 @@ from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.base import Constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
-from mtdinterp.formatting import r2_text, with_error
+from mtdinterp.formatting import counted, r2_text, with_error
 from mtdinterp.interventions.reporting import unknown_constants
 from mtdinterp.interventions.sites import Site, candidate_sites
 from mtdinterp.interventions.subspaces import Learned, SubspaceLearner, reading_layer
@@ -92,7 +92,7 @@ class Interchange(Result):
             f"{self.variable}: swapping {self.site} moves the prediction as in the algorithm, "
             f"with R² {_r2_text(self)} (random site {r2_text(self.control_r2)}, another source "
             f"{r2_text(self.mismatched_r2)}, mean {r2_text(self.mean_r2)}), KL {self.kl:.2e}, "
-            f"{self.n_sequences} pairs."
+            f"{counted(self.n_sequences, 'pair')}."
         ]
         others = [f"{name} {r2_text(r2)}" for name, r2 in self.sites.items() if name != self.site]
         if others:
@@ -230,7 +230,7 @@ def interchange(
     sites = candidate_sites(model, explanation, swapped_variable)
     if not sites:
         raise NotApplicable(
-            f"variable: a model of {len(model.blocks)} layers has no site for {variable}"
+            f"variable: a model of {counted(len(model.blocks), 'layer')} has no site for {variable}"
         )
     generator = torch.Generator().manual_seed(seed)
     steps = _half_of(base_tokens.shape[1] - task.warm_up, generator)

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike
+from mtdinterp.formatting import counted
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.hooking import Hook, hooked
 from mtdinterp.interventions.places import Index, has_keys, hook_name, place_of
@@ -60,8 +61,9 @@ class PatchResult:
     def summary(self) -> str:
         """The mean effect of the edits, in one sentence."""
         moved = total_variation(self.weights_after, self.weights_before).mean().item()
+        number = counted(len(self.kl), "sequence")
         return (
-            f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {len(self.kl)} sequences; "
+            f"KL(before ‖ after): mean {self.kl.mean().item():.3g} over {number}; "
             f"the last layer's attention moved by {moved:.3f} in total variation."
         )
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, check_option
+from mtdinterp.formatting import counted
 from mtdinterp.interventions.hooking import activations
 from mtdinterp.metrics import NO_LEVEL, kl_divergence, to_distribution
 from mtdinterp.models import LensTransformer
@@ -117,10 +118,9 @@ class SweepResult(Result):
         for layer, position, part in self.strongest(STRONGEST):
             restored = f"{share[layer, position, part].item():+.1%}"
             rows.append((str(layer + 1), str(position), self.parts[part], restored))
+        pairs = counted(self.n_sequences, "pair")
         return [
-            Text(
-                (f"{SWEPT_RUNS[self.direction]} ({self.n_sequences} pairs of sequences).",), "soft"
-            ),
+            Text((f"{SWEPT_RUNS[self.direction]} ({pairs} of sequences).",), "soft"),
             Maps(
                 "What restores the clean prediction",
                 tuple(panels),

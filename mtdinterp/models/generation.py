@@ -10,6 +10,7 @@ from transformer_lens.utilities import sample_logits
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_count, check_number, check_option
 from mtdinterp.errors import NotApplicable
+from mtdinterp.formatting import counted
 from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.models.lens_tokens import check_no_bos, is_text
@@ -38,8 +39,9 @@ def next_log_probabilities(
     probabilities = model.to_probabilities(model(tokens, last_only=True))
     hopeless = int((probabilities <= 0).all(-1).sum())
     if hopeless:
+        number = counted(len(tokens), "sequence")
         raise NotApplicable(
-            f"generate: after {hopeless} of {len(tokens)} sequences no output is positive, so "
+            f"generate: after {hopeless} of {number} no output is positive, so "
             "there is no distribution to draw from; train the model first, or use do_sample=False."
         )
     distribution = to_distribution(probabilities, floor=SMALLEST)

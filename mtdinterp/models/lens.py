@@ -10,12 +10,13 @@ from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from mtdinterp.checks import ArrayLike, as_tokens, check_option
+from mtdinterp.formatting import counted
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.models.hooked import HookedBlock, LensConfig, Unembed, attached
 from mtdinterp.models.lens_cache import LensCache
 from mtdinterp.models.lens_parts import PartialRuns
 from mtdinterp.models.lens_switches import HookSwitches
-from mtdinterp.models.lens_tokens import NamedTokens, check_no_bos, is_text
+from mtdinterp.models.lens_tokens import NamedTokens, check_no_bos, check_no_others, is_text
 from mtdinterp.models.lens_weights import StackedWeights
 from mtdinterp.models.output_loss import loss_by_row, loss_of_outputs
 from mtdinterp.models.paths import AttentionPath, Implementation
@@ -69,6 +70,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         prepend_bos: bool | None = None,
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
+        **others: Any,
     ) -> Tensor | tuple[Tensor, Tensor] | None:
         """The model's outputs.
 
@@ -84,12 +86,15 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
             start_at_layer: the first layer to run, from 0; negative numbers count from the end.
             stop_at_layer: the first layer not to run, likewise. The stream before that layer is
                 returned instead of outputs.
+            others: further arguments of TransformerLens' models, such as `attention_mask`. They
+                have no meaning here, so only None is accepted.
 
         Returns:
             Outputs [batch, pos, vocab], or [batch, vocab] if `last_only`; or the loss; or both; or
             the stream [batch, pos, d_model], in which columns that no layer has written are zero.
         """
         check_no_bos(prepend_bos)
+        check_no_others(others)
         wants_loss = return_type in ("loss", "both")
         partial = start_at_layer is not None or stop_at_layer is not None
         _check_request(return_type, partial=partial, whole=last_only or wants_loss)
@@ -100,7 +105,7 @@ class LensTransformer(NamedTokens, StackedWeights, HookSwitches, PartialRuns, Ho
         if wants_loss and (last_only or sequence.shape[1] < 2):
             raise ValueError(
                 "return_type: the loss is over all positions but the last, so it needs at least "
-                f"two tokens and last_only=False; got {sequence.shape[1]} tokens and "
+                f"two tokens and last_only=False; got {counted(sequence.shape[1], 'token')} and "
                 f"last_only={last_only}"
             )
         if self.attention_path().name == "whole pass" and len(sequence):

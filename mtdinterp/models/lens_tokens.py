@@ -1,5 +1,6 @@
 """Tokens as text, under TransformerLens' names: tokens are numbers, and their names are digits."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,6 +26,32 @@ def check_no_bos(prepend_bos: bool | None) -> None:
             "prepend_bos: these models have no beginning-of-sequence token; leave it out or pass "
             "False."
         )
+
+
+NOT_HERE = {
+    "attention_mask": "the sequences of a batch have the same length, so no token is masked",
+    "padding_side": "the sequences of a batch have the same length, so none is padded",
+    "past_kv_cache": "every pass computes all positions; pass the whole sequence",
+    "shortformer_pos_embed": "positions are relative, so there is no embedding of positions",
+}
+"""Arguments of TransformerLens' `forward` that have no meaning here, and why."""
+
+
+def check_no_others(given: Mapping[str, object]) -> None:
+    """Accept further arguments of TransformerLens' `forward` only if they are None.
+
+    Args:
+        given: the further arguments by name.
+
+    Raises:
+        NotApplicable: if one of them has no meaning here.
+        TypeError: if TransformerLens has no such argument either.
+    """
+    for name, value in given.items():
+        if name not in NOT_HERE:
+            raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise NotApplicable(f"{name}: {NOT_HERE[name]}; leave it out or pass None.")
 
 
 class NamedTokens:

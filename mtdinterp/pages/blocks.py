@@ -12,6 +12,36 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+__all__ = [
+    "Bar",
+    "Bars",
+    "Block",
+    "Cell",
+    "Chart",
+    "Columns",
+    "Document",
+    "Groups",
+    "Heading",
+    "Image",
+    "Intervals",
+    "Level",
+    "Line",
+    "Lines",
+    "Links",
+    "Map",
+    "Maps",
+    "Matrices",
+    "Matrix",
+    "Picture",
+    "Point",
+    "Reading",
+    "Section",
+    "Series",
+    "State",
+    "Table",
+    "Text",
+]
+
 Point = tuple[float, float]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.formatting import measured
 from mtdinterp.pages.blocks import (
     Bars,
     Groups,
@@ -75,7 +76,7 @@ def _bars(block: Bars, figure: Any) -> None:
     axis.barh(places, values, 0.7, xerr=errors, ecolor=INK, color=colours)
     for place, value, error in zip(places, values, errors, strict=True):
         axis.annotate(
-            f"{value:.5f}",
+            measured(value, error),
             (value + error, place),
             (4, 0),
             textcoords="offset points",

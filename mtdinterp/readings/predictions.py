@@ -11,6 +11,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_float, as_tokens, check_count
+from mtdinterp.formatting import counted
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.tasks.base import Task
 
@@ -78,7 +79,9 @@ def probe_sequences(
             f"order: expected less than the length {checked.shape[1]}, got {task.warm_up}"
         )
     if len(checked) < least:
-        raise ValueError(f"tokens: expected at least {least} sequences, got {len(checked)}")
+        raise ValueError(
+            f"tokens: expected at least {counted(least, 'sequence')}, got {len(checked)}"
+        )
     return checked
 
 

@@ -76,7 +76,7 @@ def collect(
     probes, not_computed = run_probes(
         source, model, known_task, explanation, stage=stage, **settings
     )
-    stage("interventions")
+    stage("steering and transplants" if quick else "interventions")
     interventions, missing = run_interventions(model, known_task, explanation, seed, quick)
     return Findings(
         model=model,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
 from mtdinterp.claims import Claim
+from mtdinterp.formatting import counted
 from mtdinterp.interventions.interchange import Interchange, interchange_blocks
 from mtdinterp.interventions.transplants import Transplant, transplant_blocks
 from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, Table, Text
@@ -57,7 +58,7 @@ def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
     """What the model is, the sentences of the verdict, and what does not fit."""
     config = entry.model.config
     about = (
-        f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
+        f"{config.architecture}, {counted(config.n_layers, 'layer')}, {entry.task.describe}, "
         f"T = {config.length}"
     )
     counts = "The table of claims gives the number of sequences and the seed for each number."

@@ -10,7 +10,7 @@ from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NEAR_BAYES, NO_GAP
 from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators.base import fit_constants
-from mtdinterp.formatting import share_text
+from mtdinterp.formatting import counted, share_text
 from mtdinterp.metrics import Estimate, Score, divergences, paired_ratio, score
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Bar, Bars, Block, Text
@@ -54,7 +54,7 @@ class HeldOutScores(Result):
         if math.isfinite(self.bayes_ratio.value):
             ratio = self.bayes_ratio
             text += f" and {ratio.value:.3f} ± {ratio.stderr:.3f} times the Bayes optimum"
-        return text + f" ({self.n_sequences} sequences)."
+        return text + f" ({counted(self.n_sequences, 'sequence')})."
 
     def claims(self) -> tuple[Claim, ...]:
         best = "exact_bayes" if "exact_bayes" in self.estimators else "one_step"

@@ -7,10 +7,12 @@ from mtdinterp.matrix_files import read_transition
 from mtdinterp.providers import failures_named
 from mtdinterp.registry import TASKS
 from mtdinterp.tasks.base import HasTransition, Sample, Task, Variant, require_transition
+from mtdinterp.tasks.lags import LagTask
 from mtdinterp.tasks.mtd import MTDTask
 
 __all__ = [
     "HasTransition",
+    "LagTask",
     "MTDTask",
     "Sample",
     "Task",

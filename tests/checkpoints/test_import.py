@@ -14,8 +14,15 @@ from mtdinterp import (
     load_checkpoint,
     save_checkpoint,
 )
-from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+from mtdinterp.checkpoints import UncheckedOrientation
+from mtdinterp.models import (
+    DisentangledConfig,
+    DisentangledTransformer,
+    StandardConfig,
+    StandardTransformer,
+)
 
+UNCHECKED = "ignore::mtdinterp.checkpoints.UncheckedOrientation"
 ZOO = ("disentangled-m4-T64", "standard-m4-T64")
 
 
@@ -85,6 +92,7 @@ def assert_same_bits(found, expected):
         assert torch.equal(found.state_dict()[name], tensor), name
 
 
+@pytest.mark.filterwarnings(UNCHECKED)
 def test_the_result_is_a_checkpoint(original, tmp_path):
     foreign, mapping = foreign_weights(original.model)
     config = original.model.config.to_dict()
@@ -98,6 +106,7 @@ def test_the_result_is_a_checkpoint(original, tmp_path):
     assert reloaded.task == original.task
 
 
+@pytest.mark.filterwarnings(UNCHECKED)
 def test_a_file_gives_the_checkpoint_its_name(original, tmp_path):
     path = written(dict(original.model.state_dict()), "pt", tmp_path)
     found = import_checkpoint(path, original.model.config, original.task)
@@ -132,8 +141,8 @@ def test_one_wrong_transpose_is_named(name, wrong, last_only):
     mapping[wrong] = mapping[wrong][0]
     reference = reference_of(original.model, original.task, last_only)
     config = original.model.config
-    # Without a reference it cannot be noticed.
-    import_checkpoint(foreign, config, original.task, mapping)
+    with pytest.warns(UncheckedOrientation, match=r"without a reference.* cannot be noticed"):
+        import_checkpoint(foreign, config, original.task, mapping)
     with pytest.raises(CheckpointError, match=f"^{wrong}: it was imported in the wrong orient"):
         import_checkpoint(foreign, config, original.task, mapping, reference)
 
@@ -196,9 +205,54 @@ def test_an_unexplained_difference_says_where_it_starts(original):
     outputs[:, 10:] += 0.25
     sentence = refusal(original, original.model.state_dict(), reference=(tokens, outputs))
     assert "up to 0.25 (rounding: 5e-05), first at position 10 of 0..63" in sentence
-    assert "no single transpose or swap explains this" in sentence
+    assert "none of these explains it: a softmax, a wrong transpose of one parameter" in sentence
+    is_standard = original.model.config.architecture == "standard"
+    assert ("scores divided by √d_head" in sentence) == is_standard
     sentence = refusal(original, original.model.state_dict(), reference=(tokens, outputs[:, -1]))
     assert "in 4 of 4 sequences" in sentence
+
+
+@pytest.mark.parametrize(
+    ("power", "says"), [(0.5, "divides its scores by √d_head once more"), (-0.5, "does not divide")]
+)
+def test_another_scale_of_the_scores_is_named(power, says):
+    original = load_checkpoint("standard-m4-T64")
+    factor = original.model.blocks[0].attn.d_head ** power
+    state = dict(original.model.state_dict())
+    foreign = {name: state[name] * factor if "W_Q" in name else state[name] for name in state}
+    reference = reference_of(original.model, original.task)
+    sentence = refusal(original, foreign, reference=reference)
+    assert sentence.startswith("blocks.0.attn.W_Q, blocks.1.attn.W_Q, blocks.2.attn.W_Q: the orig")
+    assert says in sentence
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_reference_of_one_token_determines_no_orientation(original, is_wrong):
+    foreign, mapping = foreign_weights(original.model)
+    name = next(key for _, key in SQUARE if key in mapping)
+    if is_wrong:
+        mapping[name] = mapping[name][0]
+    tokens = torch.tensor([[1]])
+    with torch.no_grad():
+        reference = (tokens, original.model(tokens))
+    sentence = refusal(original, foreign, mapping, reference)
+    assert sentence.startswith(f"reference: it does not determine the orientation of {name}")
+    assert sentence.endswith("use longer or more sequences")
+
+
+def test_parameters_whose_orientation_does_not_matter_are_accepted():
+    config = StandardConfig(vocab_size=3, length=6, n_layers=1, d_model=4)
+    task = MTDTask.random(3, 2, seed=0)
+    state = StandardTransformer(config).double().state_dict()
+    generator = torch.Generator().manual_seed(0)
+    for tensor in state.values():
+        tensor.normal_(generator=generator)
+    # Without values there is nothing that attention could change.
+    state["blocks.0.attn.W_V"].zero_()
+    state["blocks.0.attn.R_V"].zero_()
+    model = StandardTransformer(config).double()
+    model.load_state_dict(state)
+    import_checkpoint(state, config, task, reference=reference_of(model, task))
 
 
 def test_rounding_is_accepted(original):
@@ -252,6 +306,7 @@ def test_a_mapping_that_is_neither_a_name_nor_a_pair(original, value):
     assert 'expected a name or (name, "transpose") for unembed.W_U' in sentence
 
 
+@pytest.mark.filterwarnings(UNCHECKED)
 def test_unused_tensors_are_named_or_ignored(original):
     state = dict(original.model.state_dict()) | {"attn.mask": torch.ones(3), "b_U": torch.ones(5)}
     sentence = refusal(original, state)
@@ -306,6 +361,7 @@ def test_dtypes_and_values(original):
     ).replace(str(np.dtype(np.longdouble)), "longdouble")
 
 
+@pytest.mark.filterwarnings(UNCHECKED)
 def test_arrays_in_the_other_byte_order_have_the_same_values(original):
     state = original.model.state_dict()
     swapped = {name: tensor.numpy().astype(">f4") for name, tensor in state.items()}

@@ -56,6 +56,17 @@ def test_without_a_reference_it_says_so(files, capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["checked_sequences"] is None
     assert "a wrong transpose of a square matrix would go unnoticed" in captured.err
+    assert captured.err.count("unnoticed") == captured.err.count("warning") == 1
+
+
+def test_a_reference_of_one_token_is_refused(files, capsys):
+    tokens = torch.tensor([[1]])
+    with torch.no_grad():
+        outputs = load_checkpoint(NAME).model(tokens)
+    np.savez(files / "reference.npz", tokens=tokens, outputs=outputs)
+    assert run(files, "--reference", str(files / "reference.npz")) == 2
+    assert "does not determine the orientation of" in capsys.readouterr().err
+    assert not (files / "out").exists()
 
 
 def test_a_wrong_transpose_is_refused_and_nothing_is_written(files, capsys):

@@ -10,6 +10,7 @@ import torch
 from mtdinterp import explain, load_checkpoint
 from mtdinterp.construction import one_step
 from mtdinterp.errors import NotApplicable
+from mtdinterp.formatting import counted
 from mtdinterp.interventions import dose_response, interchange, transplant_attention
 from mtdinterp.interventions.interchange import _r2_stderr
 from mtdinterp.interventions.sites import candidate_sites
@@ -137,6 +138,7 @@ def test_every_depth_gets_an_answer_or_a_sentence(n_layers):
     model = random_weights(StandardTransformer(config))
     data = task.sample(16, 9, seed=1)
     explanation = explain(model, task)
+    depth = counted(n_layers, "layer")
     for variable in explanation.algorithm.variables:
         if candidate_sites(model, explanation, variable):
             found = interchange(
@@ -148,14 +150,14 @@ def test_every_depth_gets_an_answer_or_a_sentence(n_layers):
                 explanation=explanation,
             )
             assert found.claims()[0].reason
-            assert f"known for {n_layers} layers" in found.summary()
+            assert f"known for {depth}" in found.summary()
         else:
             assert n_layers < 3
-            with pytest.raises(NotApplicable, match=f"{n_layers} layers has no site for"):
+            with pytest.raises(NotApplicable, match=f"{depth} has no site for"):
                 interchange(
                     model, task, data.tokens, data.tokens, variable.name, explanation=explanation
                 )
-    with pytest.raises(NotApplicable, match=f"No construction is known for {n_layers} layers"):
+    with pytest.raises(NotApplicable, match=f"No construction is known for {depth}"):
         transplant_attention(model, task, data, 0, "uniform", explanation=explanation)
 
 

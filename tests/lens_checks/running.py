@@ -98,12 +98,13 @@ def tokenizer(at: Setting) -> None:
 
 @forward.refused(
     "`attention_mask`, `padding_side`, `past_kv_cache`",
-    TypeError,
+    NotApplicable,
     "The sequences of a batch have the same length, and every pass computes all positions.",
 )
 def masks(at: Setting) -> None:
     options = ("attention_mask", "padding_side", "past_kv_cache")
-    each_raises(TypeError, [partial(at.model, at.tokens, **{name: None}) for name in options])
+    calls = [partial(at.model, at.tokens, **{name: at.tokens}) for name in options]
+    each_raises(NotApplicable, calls)
 
 
 @forward.works("`model.cfg`", "`cfg.n_ctx` is `config.length` + 1, because `detect_head` needs it.")

@@ -132,6 +132,18 @@ def test_there_is_no_token_to_prepend(model, clean):
             call(clean, prepend_bos=True)
 
 
+@pytest.mark.parametrize("name", ["attention_mask", "past_kv_cache", "padding_side"])
+def test_arguments_without_a_meaning_here_are_refused_in_a_sentence(model, clean, name):
+    torch.testing.assert_close(model(clean, **{name: None}), model(clean))
+    with pytest.raises(NotApplicable, match=f"^{name}: .*; leave it out or pass None"):
+        model(clean, **{name: clean})
+
+
+def test_an_unknown_argument_is_unexpected(model, clean):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        model(clean, nonsense=None)
+
+
 def test_a_cache_can_be_a_plain_dictionary(model, clean):
     _, cache = model.run_with_cache(clean, return_cache_object=False)
     assert isinstance(cache, dict)

@@ -8,6 +8,7 @@ import torch
 
 from mtdinterp import load_checkpoint, save_checkpoint
 from mtdinterp.cli import main
+from mtdinterp.commands.report import _check_own
 from mtdinterp.construction import one_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.pages.markdown import escape
@@ -209,6 +210,22 @@ def test_a_report_destroys_nothing(tmp_path, task, capsys):
     assert "was not written by mtdinterp report" in capsys.readouterr().err
     assert main(["report", str(path), "-o", str(path / "config.json" / "x.html")]) == 2
     assert "cannot write here" in capsys.readouterr().err
+
+
+def test_a_page_does_not_replace_the_numbers_of_another_page(tmp_path, capsys):
+    page = tmp_path / "a.html"
+    page.write_text("")
+    numbers = tmp_path / "a.json"
+    command = f"mtdinterp report standard-m4-T64 -o {page} --seed 0 --quick"
+    numbers.write_text(json.dumps({"verdict": {}, "command": command}))
+    before = numbers.read_bytes()
+    flags = ["disentangled-m4-T64", "--quick", "-o", str(tmp_path / "a.md")]
+    assert main(["report", *flags]) == 2
+    assert f"contains the numbers of {page}" in capsys.readouterr().err
+    assert numbers.read_bytes() == before
+    # The same measurements on another kind of page, or the same page again, are no conflict.
+    _check_own(tmp_path / "a.md", command.replace("a.html", "a.md"))
+    _check_own(page, "mtdinterp report disentangled-m4-T64 -o a.html --seed 0")
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,11 @@ def test_the_number_of_sequences_is_used_and_shown(right):
 
 def test_a_quick_report_has_its_own_number_of_sequences(task):
     model = one_step(task.transition, 3, 12, 8.0)
-    assert collect(model, task, quick=True).scores.n_sequences == QUICK_SEQUENCES
+    shown = []
+    findings = collect(model, task, quick=True, stage=shown.append)
+    assert findings.scores.n_sequences == QUICK_SEQUENCES
+    assert shown[-1] == "steering and transplants"
+    assert "interventions" not in shown
 
 
 def test_the_command_has_both_flags(tmp_path, capsys, task):

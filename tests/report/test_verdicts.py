@@ -22,6 +22,7 @@ from mtdinterp.cli import main
 from mtdinterp.construction import one_step, two_step
 from mtdinterp.errors import OptimumAtEdge
 from mtdinterp.estimators import tune_learning_rate
+from mtdinterp.formatting import counted
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.plugins import register_architecture
 from mtdinterp.registry import PROBES
@@ -304,7 +305,8 @@ def test_depths_without_a_construction_are_said(tmp_path, n_layers):
     torch.manual_seed(0)
     config = DisentangledConfig(vocab_size=4, length=12, n_layers=n_layers, d_rel=1)
     findings = collect(DisentangledTransformer(config), task)
-    reason = f"No construction is known for {n_layers} layers of the disentangled architecture"
+    depth = counted(n_layers, "layer")
+    reason = f"No construction is known for {depth} of the disentangled architecture"
     assert findings.explanation.no_implementation.startswith(reason)
     assert judge(findings).algorithm == "none"
     assert reason in write_report([findings], tmp_path / "report.html")[0].read_text()

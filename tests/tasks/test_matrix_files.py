@@ -118,7 +118,7 @@ def test_whole_numbers_and_single_precision_are_numbers(tmp_path):
     [
         ("pi.csv", "", "expected rows of numbers, got none"),
         ("pi.csv", "a,b\n", "expected rows of numbers, got none"),
-        ("pi.csv", "0.5,0.5\n", "expected a square matrix, got 1 rows of 2 numbers; if the first "),
+        ("pi.csv", "0.5,0.5\n", "expected a square matrix, got 1 row of 2 numbers; if the first "),
         ("pi.csv", "1\n", "expected at least 2 tokens, got a single number"),
         ("pi.csv", "0.5,0.5\n1\n", "row 2 has 1 entries, but row 1 has 2 entries"),
         ("pi.csv", "0.5,0.5\n0.5,\n", "row 2, column 2: expected a number such as 0.25, got ''"),

@@ -2,6 +2,7 @@
 
 import math
 
+from mtdinterp.formatting import fixed, measured_decimals, with_error
 from mtdinterp.pages.blocks import Bar, Bars
 from mtdinterp.pages.ranges import finite_or_zero
 from mtdinterp.pages.svg.elements import WIDTH, image, mark, small_text, text
@@ -40,14 +41,15 @@ def _bar(bar: Bar, y: float, scale: float) -> list[str]:
     if not math.isfinite(bar.value):
         return [label, small_text(0, y + 29, "NaN")]
     error = finite_or_zero(bar.stderr)
+    digits = measured_decimals(bar.value, bar.stderr)
     length = max(0.0, scale * bar.value)
     low = scale * max(0.0, bar.value - error)
     high = scale * max(0.0, bar.value + error)
     rectangle = mark(
         f'<rect x="0" y="{y + 18}" width="{length:.1f}" height="12" '
         f'fill="{style_of(bar.key).colour}"',
-        f"{bar.label}: {bar.value:.5f} ± {error:.5f}",
+        f"{bar.label}: {with_error(bar.value, bar.stderr, digits)}",
     )
     whisker = f'<path d="M{low:.1f} {y + 24}H{high:.1f}" stroke="{INK}"/>'
-    value = small_text(max(length, high) + 6, y + 28, f"{bar.value:.5f}")
+    value = small_text(max(length, high) + 6, y + 28, fixed(bar.value, digits))
     return [label, rectangle, whisker, value]
