@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtdinterp.formatting import MISSING, fixed, r2_text, share_text, with_error
+from mtdinterp.formatting import (
+    MISSING,
+    explained_text,
+    fixed,
+    listed,
+    r2_text,
+    share_text,
+    with_error,
+)
 
 NUMBERS = st.floats(-1e6, 1e6)
 
@@ -35,9 +43,18 @@ def test_shares_r2_and_errors():
     assert share_text(0.959) == "95.9%"
     assert share_text(-124.773) == "less than 0%"
     assert share_text(-1e-9, 0) == "0%"
+    assert explained_text(-0.2) == "nothing"
+    assert explained_text(-1e-9) == "0.0%"
+    assert explained_text(math.nan) == MISSING
     assert r2_text(-6e13) == "below -1"
     assert r2_text(-0.001) == "0.00"
     assert r2_text(0.9301, 3) == "0.930"
     assert with_error(-0.001, 0.02) == "0.00 ± 0.02"
     assert with_error(1.5, math.nan) == "1.50"
     assert fixed(math.inf) == r2_text(math.nan) == MISSING
+
+
+def test_a_list_in_a_sentence():
+    assert listed(["weights"]) == "weights"
+    assert listed(["weights", "output"]) == "weights and output"
+    assert listed(["weights", "attention", "output"]) == "weights, attention and output"

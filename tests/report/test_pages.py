@@ -80,5 +80,5 @@ def test_pointing_at_a_map_shows_its_value(page, driver, construction):
 def test_a_hostile_name_is_text(page, driver, construction):
     driver.get(page.as_uri())
     assert construction.name in driver.find_element("css selector", "h1").text
-    assert driver.title.startswith("What did <script>")
+    assert driver.title.startswith('What did the model "<script>')
     assert complaints(driver) == []
