@@ -22,7 +22,7 @@ from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
-from mtdinterp.formatting import share_text
+from mtdinterp.formatting import listed, share_text
 from mtdinterp.metrics import (
     bootstrap_interval,
     divergences,
@@ -157,7 +157,7 @@ class AlgorithmIdentification(Result):
         """Which estimators cannot be distinguished from the best; empty if there are none."""
         if not self.tied or self.naming is Naming.NONE:
             return ""
-        labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
+        labels = listed([ESTIMATORS[name].label for name in self.tied])
         return f"Predictions alone do not distinguish it from {labels}."
 
     def constants_text(self, name: str) -> str:

@@ -56,7 +56,7 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
 
 
 def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
-    """What the model is, the sentences of the verdict, and what does not fit."""
+    """What the model is, the sentences of the verdict, and the claims that do not hold."""
     config = entry.model.config
     about = (
         f"{config.architecture}, {config.n_layers} layers, {entry.task.describe}, "
@@ -75,9 +75,11 @@ def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
         statements = tuple(claim.statement() for claim in failed)
         first = statements[:MOST_MISFITS]
         rest = statements[MOST_MISFITS:]
-        blocks.append(Text(("What does not fit:", *first), "misfit"))
+        blocks.append(Text(("Claims that do not hold:", *first), "misfit"))
         if rest:
-            blocks.append(Text(rest, "misfit", folded=f"What else does not fit ({len(rest)})"))
+            blocks.append(
+                Text(rest, "misfit", folded=f"More claims that do not hold ({len(rest)})")
+            )
     return tuple(blocks)
 
 
