@@ -438,7 +438,8 @@ def _no_weights(explanation: Explanation, raw: Slope, no_attention: str) -> str:
     if no_attention:
         return no_attention
     if explanation.no_implementation:
-        return explanation.no_implementation.rstrip(".")
+        sentence = explanation.no_implementation.rstrip(".")
+        return sentence[0].lower() + sentence[1:]
     return OTHER_ARCHITECTURE if math.isnan(raw.value) else ""
 
 

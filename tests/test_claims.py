@@ -7,6 +7,7 @@ import torch
 
 from mtdinterp.claims import Status
 from mtdinterp.construction import one_step, two_step
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.pages.page import render
 from mtdinterp.report import collect, judge
 from mtdinterp.report.document import compose
@@ -67,6 +68,9 @@ def test_a_level_that_does_not_apply_says_why(model):
     assert any(line.startswith(f"β by attention does not apply: {reason}") for line in notes)
     applies = recover_beta(model, TASK, n_sequences=64)
     assert (applies.no_weights, applies.no_attention) == ("", "")
+    config = DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=1)
+    shallow = recover_beta(DisentangledTransformer(config), TASK, n_sequences=64)
+    assert shallow.no_weights.startswith("no construction is known for 1 layers")
     deeper = two_step(TASK.transition, 2, LENGTH, 8.0, 4.0, 4.0, 4.0)
     assert "three layers and one head" in recover_beta(deeper, TASK, n_sequences=64).no_weights
 
