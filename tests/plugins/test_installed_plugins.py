@@ -182,4 +182,4 @@ def test_help_survives_names_that_cannot_be_registered_and_names_given_twice(tmp
     assert len(warnings) == 2
     assert all(warning.startswith("mtdinterp: ") for warning in warnings)
     assert "percent 1.0 announces the task '50%s', which is skipped" in done.stderr
-    assert "announces too; the former is skipped" in done.stderr
+    assert "also announces; the former is skipped" in done.stderr
