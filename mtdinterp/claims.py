@@ -45,13 +45,17 @@ class Claim:
         return {Status.HOLDS: True, Status.FAILS: False, Status.UNDECIDABLE: None}[self.status]
 
     def sentence(self) -> str:
-        """The claim with its number in one sentence, as listed in the report."""
+        """The claim with its status and number, as a line of its own."""
         if self.status is Status.UNDECIDABLE:
             return f"Undecidable: {self.claim} ({self.reason})."
         verb = "Holds" if self.status is Status.HOLDS else "Does not hold"
+        return f"{verb}: {self.statement()}"
+
+    def statement(self) -> str:
+        """The claim with its number, for a list that already says whether its claims hold."""
         return (
-            f"{verb}: {self.claim}. {self.evidence}: {self.number} "
-            f"(needed: {self.threshold}; control: {self.control})."
+            f"{self.claim}. {self.evidence}: {self.number} (needed: {self.threshold}; control: "
+            f"{self.control})."
         )
 
 

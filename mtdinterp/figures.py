@@ -43,7 +43,7 @@ def draw_sweep(result: SweepResult, path: str | os.PathLike) -> None:
     corrupted = result.corrupted + 0.0
     title = (
         f"Patching {KINDS[result.kind]}: {DIRECTIONS[result.direction]}\n"
-        f"change of the metric ({corrupted:.3g} corrupted, {clean:.3g} clean)"
+        f"change of {result.metric} ({corrupted:.3g} corrupted, {clean:.3g} clean)"
     )
     block = Maps(
         title,

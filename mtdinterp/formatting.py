@@ -5,6 +5,7 @@ and an R² below -1 that a fit is useless; how far below carries no information.
 """
 
 import math
+from collections.abc import Sequence
 
 MISSING = "—"
 """Stands for a number that does not exist."""
@@ -102,6 +103,26 @@ def share_text(value: float, digits: int = 1) -> str:
     if round(value, digits + 2) < 0:
         return "less than 0%"
     return f"{abs(round(value, digits + 2)):.{digits}%}"
+
+
+def explained_text(value: float, digits: int = 1) -> str:
+    """A share as the object of "explains"; "nothing" if it is negative.
+
+    Args:
+        value: the share; 1 is 100%.
+        digits: decimals of the percentage.
+
+    Returns:
+        The text, to be followed by "of".
+    """
+    is_negative = math.isfinite(value) and round(value, digits + 2) < 0
+    return "nothing" if is_negative else share_text(value, digits)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence, such as "weights, attention and output"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def r2_text(value: float, digits: int = 2) -> str:

@@ -3,7 +3,7 @@
 from enum import Enum
 
 from mtdinterp.criteria import AS_UNIFORM, EXPLAINED, NAMED, RESEMBLES
-from mtdinterp.formatting import share_text
+from mtdinterp.formatting import explained_text
 
 UNIFORM = "uniform"
 """The name of the estimator that infers nothing."""
@@ -55,10 +55,11 @@ def naming_sentence(
     """
     is_uniform = estimator == UNIFORM
     beyond = (
-        f"{share_text(beyond_uniform)} of how its predictions differ from those of uniform weights"
+        f"{explained_text(beyond_uniform)} of how its predictions differ from those of uniform "
+        "weights"
     )
     if is_uniform:
-        beyond = f"{share_text(explained)} of how its predictions differ from their mean"
+        beyond = f"{explained_text(explained)} of how its predictions differ from their mean"
     needed = f"{AS_UNIFORM if is_uniform else NAMED:.0%}"
     if naming is Naming.LIKE:
         return f"The model predicts like {label}, which explains {beyond} (needed: {needed})."
@@ -69,7 +70,7 @@ def naming_sentence(
         )
     least = f"{AS_UNIFORM if is_uniform else RESEMBLES:.0%}"
     if explained < EXPLAINED and not is_uniform:
-        beyond += f", and {share_text(explained)} of how they differ from their mean"
+        beyond += f", and {explained_text(explained)} of how they differ from their mean"
         least += f" and {EXPLAINED:.0%}"
     return (
         f"No estimator explains the model: the nearest, {label}, explains {beyond} (needed: "

@@ -44,6 +44,10 @@ class Result:
         """The result as tables and pictures, in the order of the report."""
         return []
 
+    def origin_note(self) -> str:
+        """Which numbers come from fewer than `n_sequences` sequences; empty if there are none."""
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """Everything in the result as plain values for JSON."""
         return to_plain(self)
@@ -70,14 +74,16 @@ def check_result(probe: str, result: Any) -> None:
 
 
 def origin_of(result: Any) -> str:
-    """How many sequences a result comes from and their seed; empty if the result does not record
-    them.
+    """How many sequences a result comes from and their seed, and which numbers use fewer of them;
+    empty if the result does not record them.
     """
     count = getattr(result, "n_sequences", None)
     if count is None:
         return ""
     seed = getattr(result, "seed", None)
-    return f"{counted(count, 'sequence')}, " + ("given" if seed is None else f"seed {seed}")
+    source = "given" if seed is None else f"seed {seed}"
+    note = result.origin_note() if isinstance(result, Result) else ""
+    return f"{counted(count, 'sequence')}, {source}" + (f"; {note}" if note else "")
 
 
 def to_plain(value: Any) -> Any:

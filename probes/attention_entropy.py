@@ -66,7 +66,7 @@ class AttentionEntropy(Result):
         return [Bars("Entropy of attention at the last position", tuple(bars), "entropy in nats")]
 
 
-@register_probe("attention_entropy", label="how widely each head's attention is spread", rank=60)
+@register_probe("attention_entropy", label="How widely is each head's attention spread?", rank=60)
 def attention_entropy(
     model: LensTransformer,
     task: Task,

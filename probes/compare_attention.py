@@ -34,6 +34,12 @@ from mtdinterp.tasks import Task
 MAP_POSITIONS = 64
 """Attention maps show at most this many of the last positions."""
 
+NO_LAGS = (
+    "Mass on lags and correlation with γ do not apply: this task has components that no single "
+    "position shows."
+)
+"""Why nothing is said about lags."""
+
 
 @dataclass(frozen=True, eq=False)
 class HeadComparison:
@@ -122,6 +128,8 @@ class AttentionComparison(Result):
             lines.append(_table_line(head))
             if head.falls_with is not None:
                 lines.append("         " + _fall_text(head.falls_with))
+        if not any(math.isfinite(head.mass_on_lags) for head in self.layers):
+            lines.append(f"  {NO_LAGS}")
         if self.no_construction:
             return "\n".join([*lines, f"  {self.no_construction}"])
         near = [head.name for head in self.layers if head.near]
@@ -147,7 +155,7 @@ class AttentionComparison(Result):
         if self.no_construction:
             reason = self.no_construction.rstrip(".")
         elif not self.fitted:
-            reason = "the constants were not fitted to the model, so they need not be its own"
+            reason = "the constants come from the task, not from this model"
         elif self.at_bound and best.role is not None and best.role.depends_on_constants:
             reason = f"the fit of {', '.join(self.at_bound)} ended at the bound of its range"
         if reason:
@@ -252,7 +260,7 @@ def _outline(role: LayerRole, size: int, order: int) -> tuple[Point, ...]:
 
 @register_probe(
     "compare_attention",
-    label="how far every head's attention is from the reference construction's",
+    label="How far is each head's attention from the reference construction's?",
     rank=40,
 )
 def compare_attention(

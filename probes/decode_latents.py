@@ -93,6 +93,10 @@ class LatentDecoding(Result):
         _, found = self.best(quantity)
         return found.selectivity >= DECODED * self.limit(quantity)
 
+    def _has_weak(self) -> bool:
+        """Whether some quantity is marked as weak, so that the word needs its rule."""
+        return not all(self.is_decoded(name) for name in self.table)
+
     def summary(self) -> str:
         lines = [
             "Linear decoding at the last position (held-out R²; controls: shuffled labels, "
@@ -112,7 +116,8 @@ class LatentDecoding(Result):
                 f"untrained {found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}"
                 f"{possible}{weak})"
             )
-        lines.append(f"  weak: selectivity below {DECODED:.0%} of what is possible")
+        if self._has_weak():
+            lines.append(f"  weak: selectivity below {DECODED:.0%} of what is possible")
         lines += [f"  {text}" for text in self._head_lines()]
         return "\n".join(lines)
 
@@ -172,7 +177,9 @@ class LatentDecoding(Result):
                 )
             )
         header = ("quantity", "best read from", "R²", "shuffled labels", "untrained model")
-        notes = [f"Weak: selectivity below {DECODED:.0%} of what is possible."]
+        notes = []
+        if self._has_weak():
+            notes.append(f"Weak: selectivity below {DECODED:.0%} of what is possible.")
         if math.isfinite(self.ceiling):
             notes.append(
                 f"λ itself can be known to R² {self.ceiling:.3f} at most: that of the exact "
@@ -184,11 +191,11 @@ class LatentDecoding(Result):
         blocks: list[Block] = [Table((*header, "selectivity"), tuple(rows))]
         if self.heads:
             blocks.append(self._head_table())
-        return [*blocks, Text(tuple(notes), "soft")]
+        return [*blocks, Text(tuple(notes), "soft")] if notes else blocks
 
 
 @register_probe(
-    "decode_latents", label="where the algorithm's quantities can be read linearly", rank=50
+    "decode_latents", label="Where can the algorithm's quantities be read linearly?", rank=50
 )
 def decode_latents(
     model: LensTransformer,

@@ -22,7 +22,7 @@ from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators.base import Constants, Fit
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
-from mtdinterp.formatting import share_text
+from mtdinterp.formatting import listed, share_text
 from mtdinterp.metrics import (
     bootstrap_interval,
     divergences,
@@ -58,9 +58,9 @@ APART_RULE = (
 )
 """When two estimators are distinguished, as shown on the pages."""
 NAMING_RULE = (
-    "The probe names the simplest estimator, not the nearest: among those that cannot be "
-    "distinguished from the nearest, it keeps the ones with the fewest constants, drops those "
-    "that are farther on shifted sequences, and names the one with the fewest steps."
+    "Several estimators may fit equally well. Of these, those with the fewest constants are kept, "
+    "those that fit worse on shifted sequences are dropped, and the one with the fewest steps is "
+    "named."
 )
 """How the named estimator is chosen, as shown on the pages."""
 MATRICES = {"model": "the transition matrix read from the model", "given": "the given matrix"}
@@ -121,28 +121,43 @@ class AlgorithmIdentification(Result):
     @property
     def label(self) -> str:
         """The label of the best estimator, with a note if its step is negative."""
-        label = ESTIMATORS[self.best].label
-        if self.parameters[self.best].get("beta", 0.0) < 0:
+        return self._label_of(self.best)
+
+    def _label_of(self, name: str) -> str:
+        label = ESTIMATORS[name].label
+        if self.parameters[name].get("beta", 0.0) < 0:
             return f"{label} with a negative step, against the likelihood"
         return label
 
+    def _shares_of(self, name: str) -> tuple[float, float]:
+        """`explained` and `beyond_uniform` of any estimator: both fall with its divergence."""
+        if self.divergences[name] == self.divergences[self.best]:
+            return self.explained, self.beyond_uniform
+        ratio = self.divergences[name] / self.divergences[self.best]
+        return 1 - (1 - self.explained) * ratio, 1 - (1 - self.beyond_uniform) * ratio
+
+    def _described(self) -> str:
+        """The estimator that the sentence and the claims give shares of.
+
+        The best one; if none can be named, the nearest, unless it would pass but for the price of
+        its constants.
+        """
+        nearest = self.by_divergence()[0]
+        is_unnamed = self.naming is Naming.NONE
+        if is_unnamed and naming_of(nearest, *self._shares_of(nearest)) is Naming.NONE:
+            return nearest
+        return self.best
+
     def sentence(self) -> str:
         """The answer in one sentence."""
-        if self.naming is Naming.NONE:
-            nearest = self.by_divergence()[0]
-            uniform = self.divergences.get(UNIFORM, 0.0)
-            beyond = 1 - self.divergences[nearest] / uniform if uniform > 0 else 0.0
-            label = ESTIMATORS[nearest].label
-            return naming_sentence(self.naming, nearest, label, self.explained, beyond)
-        return naming_sentence(
-            self.naming, self.best, self.label, self.explained, self.beyond_uniform
-        )
+        name = self._described()
+        return naming_sentence(self.naming, name, self._label_of(name), *self._shares_of(name))
 
     def tie_sentence(self) -> str:
         """Which estimators cannot be distinguished from the best; empty if there are none."""
         if not self.tied or self.naming is Naming.NONE:
             return ""
-        labels = ", ".join(ESTIMATORS[name].label for name in self.tied)
+        labels = listed([ESTIMATORS[name].label for name in self.tied])
         return f"Predictions alone do not distinguish it from {labels}."
 
     def constants_text(self, name: str) -> str:
@@ -183,17 +198,18 @@ class AlgorithmIdentification(Result):
     def _shift_lines(self) -> Iterable[str]:
         yield (
             "On shifted sequences, with the same constants: the simplest estimator that cannot be "
-            "distinguished from the nearest (KL), then the nearest if it is another one"
+            "distinguished from the nearest (its KL)"
         )
         for condition, name in self.best_shifted.items():
             found = self.shifted[condition]
-            label = "the same" if name == self.best else ESTIMATORS[name].label
             nearest = self.nearest_shifted(condition)
             compared = ""
             if nearest != name:
-                closest = ESTIMATORS[nearest].label
-                compared = f"; nearest, but not distinguishable: {closest} ({found[nearest]:.2e})"
-            yield f"  {condition}: {label} ({found[name]:.2e}){compared}"
+                compared = (
+                    f"; {ESTIMATORS[nearest].label} is nearer ({found[nearest]:.2e}), but not "
+                    "distinguishably"
+                )
+            yield f"  {condition}: {ESTIMATORS[name].label} ({found[name]:.2e}){compared}"
         for note in self._shift_notes():
             yield f"  {note}"
 
@@ -210,24 +226,30 @@ class AlgorithmIdentification(Result):
         found = self.shifted[condition]
         return min(found, key=found.__getitem__)
 
+    def origin_note(self) -> str:
+        return f"divergences on {self.n_held} of them"
+
     def claims(self) -> tuple[Claim, ...]:
-        is_uniform = self.best == UNIFORM
-        explained = self.explained if is_uniform else self.beyond_uniform
+        name = self._described()
+        label = self._label_of(name)
+        is_uniform = name == UNIFORM
+        explained, beyond_uniform = self._shares_of(name)
+        share = explained if is_uniform else beyond_uniform
         needed = AS_UNIFORM if is_uniform else NAMED
         rest = (
             "how predictions differ from their mean"
             if is_uniform
             else "how predictions differ from those of uniform weights"
         )
-        infers = ESTIMATORS[self.best].in_context
-        low, high = self.intervals[self.best]
+        infers = ESTIMATORS[name].in_context
+        low, high = self.intervals[name]
         uniform = self.divergences.get(UNIFORM, float("nan"))
         return (
             Claim(
-                claim=f"An estimator explains {needed:.0%} of {rest}",
+                claim=f"One estimator explains at least {needed:.0%} of {rest}",
                 status=decide(self.naming is Naming.LIKE),
-                evidence=f"Share that {self.label} explains, and KL(model ‖ estimator)",
-                number=f"{share_text(explained)} (KL {self.divergences[self.best]:.1e} "
+                evidence=f"Share that {label} explains, and KL(model ‖ estimator)",
+                number=f"{share_text(share)} (KL {self.divergences[name]:.1e} "
                 f"[{low:.1e}, {high:.1e}])",
                 threshold=f"≥ {needed:.0%}",
                 control=f"uniform weights {uniform:.1e}",
@@ -235,11 +257,11 @@ class AlgorithmIdentification(Result):
                 seed=self.seed,
             ),
             Claim(
-                claim=f"Weights that depend on the sequence explain {RESEMBLES:.0%} of how "
-                "predictions differ from those of uniform weights",
-                status=decide(infers and self.beyond_uniform >= RESEMBLES),
-                evidence="Share that the named estimator explains",
-                number=f"{share_text(self.beyond_uniform)}, by {self.label}",
+                claim="Weights that depend on the sequence explain at least "
+                f"{RESEMBLES:.0%} of how predictions differ from those of uniform weights",
+                status=decide(infers and beyond_uniform >= RESEMBLES),
+                evidence=f"Share that {label} explains",
+                number=share_text(beyond_uniform),
                 threshold=f"≥ {RESEMBLES:.0%}, by an estimator that reads the sequence",
                 control="uniform weights 0%",
                 n_sequences=self.n_held,
@@ -251,12 +273,13 @@ class AlgorithmIdentification(Result):
     def _decided_claim(self) -> Claim:
         named = self.naming is not Naming.NONE
         labels = [ESTIMATORS[name].label for name in self.candidates]
+        count = "one" if len(labels) == 1 else str(len(labels))
         return Claim(
-            claim="Predictions alone distinguish one estimator from all others",
+            claim="Predictions single out one estimator",
             status=decide(self.decided) if named else Status.UNDECIDABLE,
             evidence="Estimators that cannot be distinguished",
-            number=f"{len(labels)}: {', '.join(labels)}",
-            threshold=f"1; {APART_RULE}",
+            number=f"{count}: {', '.join(labels)}",
+            threshold=f"one; {APART_RULE}",
             control=f"{len(self.divergences)} estimators compared",
             n_sequences=self.n_held,
             seed=self.seed,
@@ -315,7 +338,7 @@ class AlgorithmIdentification(Result):
 
 @register_probe(
     "identify_algorithm",
-    label="which estimator explains the model's predictions best",
+    label="Which estimator explains the model's predictions best?",
     needs="predictions",
     rank=10,
 )

@@ -1,4 +1,6 @@
-"""Which learning rate did the model learn? β = η·m·(T-m), read at three independent levels.
+"""Which learning rate did the model learn? β = η·m·N, read at three independent levels.
+
+N is the number of positions with evidence: T-m on an MTD task.
 
 - Weights: the last layer's reads times layer 1's writes are a multiple β_w of the identity in the
   construction. A trained layer 1 may also attend to positions other than the lags, so β_w times its
@@ -26,7 +28,7 @@ from mtdinterp.estimators import Constants, tune_learning_rate
 from mtdinterp.estimators.mirror_descent import first_order_beta
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
-from mtdinterp.formatting import r2_text, with_error
+from mtdinterp.formatting import listed, r2_text, with_error
 from mtdinterp.metrics import to_distribution
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.pages.blocks import Block, Intervals, Level, Reading, Table, Text
@@ -38,7 +40,7 @@ from mtdinterp.readings import (
     probe_sequences,
     readable_sequences,
 )
-from mtdinterp.readings.mechanism import head_betas, head_paths, strongest
+from mtdinterp.readings.mechanism import head_betas, head_paths, lag_offsets, strongest
 from mtdinterp.readings.regression import NO_SLOPE
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
@@ -49,6 +51,13 @@ LEVEL_EVIDENCE = {
     "output": "One-step mirror descent nearest to the predictions",
 }
 """How β is measured, by level."""
+NO_OFFSETS = (
+    "this task has components that no single position shows, so attention to the lags cannot be "
+    "read"
+)
+"""Why attention does not show β, nor the gain that the weights level needs."""
+OTHER_ARCHITECTURE = "needs a disentangled transformer with three layers and one head per layer"
+"""Why the weights do not show β on any other model."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,10 @@ class BetaRecovery(Result):
     """Why there is no optimum, in one sentence; empty if there is one."""
     nothing_to_infer: bool
     """Whether predictions on this task do not depend on β at all."""
+    no_weights: str
+    """Why β cannot be read from the weights, in one clause; empty if it can."""
+    no_attention: str
+    """Why β cannot be read from attention, in one clause; empty if it can."""
     theory: float
     """m·N/(α·m+1), where one step agrees with the posterior mean to first order."""
     heads: tuple[Slope, ...]
@@ -172,48 +185,50 @@ class BetaRecovery(Result):
         if not self.unclear:
             return ""
         return (
-            f"R² by {' and '.join(self.unclear)} is below {CLEAR_R2:g}: this model may not "
+            f"R² by {listed(self.unclear)} is below {CLEAR_R2:g}: this model may not "
             "perform one step of mirror descent at all."
         )
 
     def head_sentence(self) -> str:
         """Which head of the last layer carries the weights; empty if there is only one."""
-        if len(self.heads) == 1:
+        if len(self.heads) == 1 or self.no_attention:
             return ""
         found = [
             f"head {number} {with_error(slope.value, slope.stderr)} (R² {r2_text(slope.r2)})"
             for number, slope in enumerate(self.heads, start=1)
         ]
-        listed = f"β by attention in the last layer: {', '.join(found)}."
+        by_head = f"β by attention in the last layer: {', '.join(found)}."
         if not self.attention_r2 >= CLEAR_R2:
             return (
-                f"{listed} No head follows Γ with an R² of at least {CLEAR_R2:g}; head "
+                f"{by_head} No head follows Γ with an R² of at least {CLEAR_R2:g}; head "
                 f"{self.carrier}, the best one, is shown."
             )
         return (
-            f"{listed} Head {self.carrier} follows Γ best, so the attention level is read from "
+            f"{by_head} Head {self.carrier} follows Γ best, so the attention level is read from "
             "that head."
         )
 
     def summary(self) -> str:
-        lines = ["β = η·m·(T-m), by level:"]
-        if math.isnan(self.weights):
-            lines.append(
-                "  weights     does not apply: needs three layers with one head each, and an "
-                "averaged lag block"
-            )
+        lines = ["β = η·m·N (N: the number of positions with evidence), by level:"]
+        if self.no_weights:
+            lines.append(f"  weights     does not apply: {self.no_weights}")
         else:
             lines.append(
                 f"  weights     {self.weights:.2f} = {self.weights_raw:.2f} × gain {self.gain:.3f} "
                 f"(R² {self.weights_r2:.3f})"
             )
         bound = ", at the bound of its range" if self.output_at_bound else ""
-        lines += [
-            f"  attention   {self.level_text('attention')} (R² {r2_text(self.attention_r2, 3)}"
-            f"{self._head_note('attention')})",
+        if self.no_attention:
+            lines.append(f"  attention   does not apply: {self.no_attention}")
+        else:
+            lines.append(
+                f"  attention   {self.level_text('attention')} (R² {r2_text(self.attention_r2, 3)}"
+                f"{self._head_note('attention')})"
+            )
+        lines.append(
             f"  output      {self.level_text('output')} (R² {r2_text(self.output_r2, 3)}{bound}"
-            f"{self._head_note('output')})",
-        ]
+            f"{self._head_note('output')})"
+        )
         if self.no_optimum:
             lines.append(f"  optimum     none: {self.no_optimum}")
         else:
@@ -221,13 +236,18 @@ class BetaRecovery(Result):
         if math.isfinite(self.theory):
             lines.append(f"  first-order theory {self.theory:.2f}")
         lines += [f"  {text}" for text in (self.head_sentence(), self.unclear_sentence()) if text]
-        if self.branch == "undecided":
+        if self.branch == "undecided" and math.isfinite(self.gain):
             lines.append(
                 "  The branch is undecided, so the gain and the weights level are not meaningful."
             )
         if self.two_step is not None:
             lines.append(self.two_step.summary())
         return "\n".join(lines)
+
+    def origin_note(self) -> str:
+        if self.n_read == self.n_sequences:
+            return ""
+        return f"β by attention on {self.n_read} of them"
 
     def claims(self) -> tuple[Claim, ...]:
         return (
@@ -269,8 +289,8 @@ class BetaRecovery(Result):
             return "the optimum is for one step, and this model is deep enough for two"
         if self.no_optimum:
             return self.no_optimum
-        if not math.isfinite(value):
-            return "this level does not apply to the task"
+        if level == "attention" and self.no_attention:
+            return self.no_attention
         if level == "output" and self.output_at_bound:
             return "the fit ended at the bound of its range, so the outputs do not determine β"
         return ""
@@ -294,9 +314,14 @@ class BetaRecovery(Result):
         title = "β at each level (± standard error, bars 95%)"
         shown = tuple(reading for reading in readings if math.isfinite(reading.value))
         blocks: list[Block] = [Intervals(title, shown, known, "β")] if shown else []
-        if len(self.heads) > 1:
+        if len(self.heads) > 1 and not self.no_attention:
             blocks.append(self._head_table())
         sentences = [self.head_sentence(), self.unclear_sentence(), self.no_optimum]
+        sentences += [
+            f"β by {level} does not apply: {reason}."
+            for level, reason in (("weights", self.no_weights), ("attention", self.no_attention))
+            if reason
+        ]
         blocks.append(Text(tuple(text for text in sentences if text), "soft"))
         if self.two_step is not None:
             blocks += self._two_step_blocks(self.two_step)
@@ -328,7 +353,7 @@ class BetaRecovery(Result):
 
 
 @register_probe(
-    "recover_beta", label="which learning rate the model learned, at three levels", rank=20
+    "recover_beta", label="Which learning rate did the model learn, at three levels?", rank=20
 )
 def recover_beta(
     model: LensTransformer,
@@ -365,6 +390,7 @@ def recover_beta(
     raw = NO_SLOPE
     if explanation.implementation is not None:
         raw = explanation.implementation.read(model, task).get("weights", NO_SLOPE)
+    no_attention = NO_OFFSETS if lag_offsets(task) is None else ""
     beta, stderr, at_bound = _output_level(explanation, evidence)
     optimal, no_optimum, nothing_to_infer = _optimum(task, explanation.length)
     return BetaRecovery(
@@ -384,6 +410,8 @@ def recover_beta(
         optimal=optimal,
         no_optimum=no_optimum,
         nothing_to_infer=nothing_to_infer,
+        no_weights=_no_weights(explanation, raw, no_attention),
+        no_attention=no_attention,
         theory=_theory(evidence),
         heads=tuple(heads),
         carrier=heads.index(attention) + 1,
@@ -393,6 +421,26 @@ def recover_beta(
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )
+
+
+def _no_weights(explanation: Explanation, raw: Slope, no_attention: str) -> str:
+    """Why β cannot be read from the weights; empty if it can.
+
+    Args:
+        explanation: the model's explanation.
+        raw: β_w.
+        no_attention: why attention cannot be read. The effective β is β_w times the gain, which
+            is read from attention.
+
+    Returns:
+        The reason, as a clause.
+    """
+    if no_attention:
+        return no_attention
+    if explanation.no_implementation:
+        sentence = explanation.no_implementation.rstrip(".")
+        return sentence[0].lower() + sentence[1:]
+    return OTHER_ARCHITECTURE if math.isnan(raw.value) else ""
 
 
 def _standard_errors_away(distance: float, stderr: float) -> str:

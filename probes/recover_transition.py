@@ -152,6 +152,7 @@ class TransitionRecovery(Result):
                 return sentence
             own = mean_variation(self.truth, self.truth.mean(0, keepdim=True))
             distance = self.total_variation["behaviour"]
+            # If the rows of π differ, the predictions fail for another reason: they were clipped.
             if own > DEPENDS:
                 return f"{sentence} Clipped, they have a total variation of {distance:.3f} from π."
             return (
@@ -220,6 +221,12 @@ class TransitionRecovery(Result):
             )
         lines.append(self.trust_sentence())
         return "\n".join(lines)
+
+    def origin_note(self) -> str:
+        n_ended = min(self.n_sequences, MOST_ENDED)
+        if self.n_read == n_ended == self.n_sequences:
+            return ""
+        return f"attention on {self.n_read} of them, behaviour on {n_ended}"
 
     def claims(self) -> tuple[Claim, ...]:
         return (
@@ -326,7 +333,7 @@ class TransitionRecovery(Result):
 
 @register_probe(
     "recover_transition",
-    label="which transition matrix the model learned, and where it is visible",
+    label="Which transition matrix did the model learn, and where is it visible?",
     rank=30,
 )
 def recover_transition(

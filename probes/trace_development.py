@@ -117,7 +117,7 @@ def _is_finite(value: Any) -> bool:
 
 @register_probe(
     "trace_development",
-    label="when each part of the mechanism appeared in training",
+    label="When did each part of the mechanism appear in training?",
     needs="checkpoint",
     rank=90,
 )

@@ -73,7 +73,7 @@ def divergence_row(name: str, checkpoint: Checkpoint) -> Row:
     return (name, str(found.n_sequences), *cells, f"{found.control_kl:.3f}")
 
 
-ALGORITHM_HEADER = ("model", "sequences", "best (not told apart)", "beyond uniform", *ESTIMATORS)
+ALGORITHM_HEADER = ("model", "sequences", "best (not distinguished)", "beyond uniform", *ESTIMATORS)
 
 
 def algorithm_row(name: str, checkpoint: Checkpoint) -> Row:

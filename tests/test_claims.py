@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from mtdinterp.claims import Status
-from mtdinterp.construction import one_step
+from mtdinterp.construction import one_step, two_step
+from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.pages.page import render
 from mtdinterp.report import collect, judge
 from mtdinterp.report.document import compose
+from mtdinterp.results import origin_of
 from mtdinterp.tasks import MTDTask
 from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
-from probes import identify_algorithm, recover_beta, recover_transition
+from probes import compare_attention, identify_algorithm, recover_beta, recover_transition
 
 LENGTH = 16
 TASK = MTDTask.random(3, 2, seed=0)
@@ -51,6 +53,44 @@ class Unread(LagSpecificMTDTask):
     @property
     def read_offsets(self):
         return (None,) * self.order
+
+
+def test_a_level_that_does_not_apply_says_why(model):
+    found = recover_beta(model, Unread(TASK.matrices), n_sequences=64)
+    reason = "this task has components that no single position shows"
+    assert found.no_weights.startswith(reason)
+    assert found.summary().count(f"does not apply: {reason}") == 2
+    assert "—" not in found.summary()
+    attention, _ = found.claims()
+    assert attention.status is Status.UNDECIDABLE
+    assert attention.reason.startswith(reason)
+    notes = found.blocks()[-1].lines
+    assert any(line.startswith(f"β by attention does not apply: {reason}") for line in notes)
+    applies = recover_beta(model, TASK, n_sequences=64)
+    assert (applies.no_weights, applies.no_attention) == ("", "")
+    config = DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=1)
+    shallow = recover_beta(DisentangledTransformer(config), TASK, n_sequences=64)
+    assert shallow.no_weights.startswith("no construction is known for 1 layers")
+    deeper = two_step(TASK.transition, 2, LENGTH, 8.0, 4.0, 4.0, 4.0)
+    assert "three layers and one head" in recover_beta(deeper, TASK, n_sequences=64).no_weights
+
+
+def test_attention_without_lags_says_why(model):
+    found = compare_attention(model, Unread(TASK.matrices), n_sequences=64)
+    assert "Mass on lags and correlation with γ do not apply" in found.summary()
+    assert "do not apply" not in compare_attention(model, TASK, n_sequences=64).summary()
+
+
+def test_the_origin_of_a_result_says_which_numbers_use_fewer_sequences(model):
+    found = recover_beta(model, TASK, n_sequences=300)
+    assert origin_of(found) == "300 sequences, seed 0; β by attention on 256 of them"
+    few = recover_beta(model, TASK, n_sequences=64)
+    assert origin_of(few) == "64 sequences, seed 0"
+    names = ["uniform", "one_step"]
+    named = identify_algorithm(model, TASK, names=names, n_sequences=64)
+    assert origin_of(named) == "64 sequences, seed 0; divergences on 32 of them"
+    matrix = recover_transition(model, TASK, n_sequences=300)
+    assert origin_of(matrix).endswith("attention on 256 of them, behaviour on 256")
 
 
 def test_pages_show_no_nan():

@@ -654,7 +654,9 @@ def test_patch_one_place_and_sweep_all(tmp_path, capsys):
         == 0
     )
     assert figure.read_bytes().startswith(b"\x89PNG")
-    assert "position" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "position" in printed
+    assert "-KL(clean prediction ‖ prediction) is 0 for the clean run" in printed
     assert (
         main(["patch", "standard-m4-T64", "--sweep", "attn_out", "--sequences", "1", "--json"]) == 0
     )

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from mtdinterp.formatting import (
     MISSING,
     counted,
+    explained_text,
     fixed,
+    listed,
     measured,
     r2_text,
     share_text,
@@ -43,6 +45,9 @@ def test_shares_r2_and_errors():
     assert share_text(0.959) == "95.9%"
     assert share_text(-124.773) == "less than 0%"
     assert share_text(-1e-9, 0) == "0%"
+    assert explained_text(-0.2) == "nothing"
+    assert explained_text(-1e-9) == "0.0%"
+    assert explained_text(math.nan) == MISSING
     assert r2_text(-6e13) == "below -1"
     assert r2_text(-0.001) == "0.00"
     assert r2_text(0.9301, 3) == "0.930"
@@ -66,3 +71,9 @@ def test_one_is_singular():
     assert counted(1, "sequence") == "1 sequence"
     assert counted(0, "sequence") == "0 sequences"
     assert counted(2, "sequence") == "2 sequences"
+
+
+def test_a_list_in_a_sentence():
+    assert listed(["weights"]) == "weights"
+    assert listed(["weights", "output"]) == "weights and output"
+    assert listed(["weights", "attention", "output"]) == "weights, attention and output"

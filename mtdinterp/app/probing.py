@@ -30,7 +30,7 @@ VERDICT = "verdict"
 
 def known_probes() -> dict[str, str]:
     """Labels of the verdict and of every registered probe, by name."""
-    labels = {VERDICT: "the verdict of all probes together"}
+    labels = {VERDICT: "What do all probes say together?"}
     return labels | {name: probe.label for name, probe in PROBES.items()}
 
 

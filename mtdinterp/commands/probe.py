@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
             stage=stage,
         )
     print(_as_json(checkpoint, findings) if options.json else _as_text(checkpoint, findings))
-    return 0
+    # A probe that was asked for and failed is an error; one that does not apply is an answer.
+    return 1 if options.probes and findings.failed else 0
 
 
 def _as_json(checkpoint: Any, findings: Any) -> str:

@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mtdinterp.commands.flags import (
     at_least,
@@ -13,6 +14,9 @@ from mtdinterp.commands.flags import (
     probe_names,
 )
 from mtdinterp.commands.progress import stages
+
+if TYPE_CHECKING:
+    from mtdinterp.report import Findings, Verdict
 
 OTHER_STAGES = 3
 """Stages of one checkpoint besides its probes: scores, explanation and interventions."""
@@ -65,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(0),
         default=0,
         metavar="N",
-        help="seed of all sequences (default: 0)",
+        help="seed of the sequences of explanation, probes and interventions (default: 0); scores "
+        "always use the same held-out sequences",
     )
     parser.set_defaults(run=run)
 
@@ -138,9 +143,20 @@ def run(options: argparse.Namespace) -> int:
         stage("writing")
         page, numbers = write_report(findings, out, _command(options, out))
     for name, entry in zip(options.checkpoints, findings, strict=True):
-        print(f"{name}: {judge(entry).sentences[0]}")
+        print(f"{name}: {short_answer(judge(entry), entry)}")
     print(f"report: {page}\nnumbers: {numbers}")
     return 0
+
+
+def short_answer(verdict: "Verdict", findings: "Findings") -> str:
+    """The verdict for a terminal: what was named, what it ties with, and on how many sequences."""
+    identification = findings.probes["identify_algorithm"]
+    sentences = [verdict.sentences[0]]
+    tie = identification.tie_sentence()
+    if tie in verdict.sentences:
+        sentences.append(tie)
+    sentences.append(f"Compared on {identification.n_held} sequences, seed {identification.seed}.")
+    return " ".join(sentences)
 
 
 def _command(options: argparse.Namespace, out: Path) -> str:

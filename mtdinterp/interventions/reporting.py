@@ -2,14 +2,14 @@
 
 from mtdinterp.criteria import EXPLAINED
 from mtdinterp.explanation import Explanation
-from mtdinterp.formatting import share_text
+from mtdinterp.formatting import explained_text
 
 
 def unknown_constants(explanation: Explanation) -> str:
     """Why the algorithm's constants are not known to be the model's; empty if they are."""
     if not explanation.fitted:
         return (
-            f"the algorithm explains only {share_text(explanation.explained, 0)} of how the "
+            f"the algorithm explains {explained_text(explanation.explained, 0)} of how the "
             f"predictions differ from those of uniform weights (needed: {EXPLAINED:.0%}), so its "
             "constants are not the model's"
         )

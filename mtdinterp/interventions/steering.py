@@ -16,7 +16,7 @@ from mtdinterp.checks import ArrayLike, as_distribution, check_number
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NOTHING_MOVES, USED_R2
 from mtdinterp.errors import NotApplicable
-from mtdinterp.formatting import counted, share_text
+from mtdinterp.formatting import counted, explained_text, share_text
 from mtdinterp.interventions.edits import Edit
 from mtdinterp.interventions.patching import patch
 from mtdinterp.metrics import clip_to_distribution, kl_divergence, r_squared, total_variation
@@ -122,7 +122,7 @@ class DoseResponse(Result):
         for dose, moved, kl in zip(self.doses, self.moved, self.divergence, strict=True):
             lines.append(f"  dose {dose:<5.2g} moved {moved:.3f}  KL to the formula {kl:.2e}")
         lines.append(
-            f"At the largest dose the formula explains {share_text(self.explained)} of the "
+            f"At the largest dose the formula explains {explained_text(self.explained)} of the "
             f"movement ({counted(self.n_sequences, 'sequence')}{self._head_note()})."
         )
         return "\n".join(lines)
@@ -156,8 +156,8 @@ class DoseResponse(Result):
         sentence = "According to the formula, these weights should not move the prediction."
         if math.isfinite(self.explained):
             sentence = (
-                f"The formula explains {share_text(self.explained)} of how the prediction moves "
-                f"({counted(self.n_sequences, 'sequence')}{self._head_note()})."
+                f"The formula explains {explained_text(self.explained)} of how the prediction "
+                f"moves ({counted(self.n_sequences, 'sequence')}{self._head_note()})."
             )
         target = "the given weights"
         if self.weights is not None:

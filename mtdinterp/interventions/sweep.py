@@ -45,6 +45,8 @@ SWEPT_RUNS = {
     "noise": "Activations of the corrupted run are copied into the clean run, one place at a time",
 }
 """For each direction of a sweep, what is patched."""
+NEGATIVE_KL = "-KL(clean prediction ‖ prediction)"
+"""The default metric, in words."""
 STRONGEST = 6
 """How many patched places the report lists."""
 CELLS_AT_ONCE = 2**22
@@ -68,6 +70,8 @@ class SweepResult(Result):
     """The metric of the clean run, without patches."""
     corrupted: float
     """The metric of the corrupted run, without patches."""
+    metric: str = "the given metric"
+    """What the metric is, in a few words."""
 
     @property
     def unpatched(self) -> float:
@@ -95,8 +99,9 @@ class SweepResult(Result):
             place += f", {self.parts[part]}"
         clean = self.clean + 0.0  # turns -0.0 into 0.0
         return (
-            f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: the metric is {clean:.4g} clean "
-            f"and {self.corrupted:.4g} corrupted; the strongest patch is {place}: "
+            f"{KINDS[self.kind]}, {DIRECTIONS[self.direction]}: {self.metric} is {clean:.4g} for "
+            f"the clean run and {self.corrupted:.4g} for the corrupted one; the strongest patch is "
+            f"{place}: "
             f"{self.values[layer, position, part].item():.4g}."
         )
 
@@ -192,6 +197,7 @@ def patch_sweep(
         parts=parts,
         clean=float(measure(clean_outputs)),
         corrupted=float(measure(corrupted_outputs)),
+        metric=NEGATIVE_KL if metric is None else "the given metric",
         n_sequences=len(clean_tokens),
         seed=None,
     )

@@ -1,4 +1,4 @@
-"""Compare estimators with a model's predictions: fits, divergences, and who is not told apart."""
+"""Compare estimators with a model's predictions: fits, divergences, and which ones tie."""
 
 from collections.abc import Iterable, Mapping
 
@@ -122,7 +122,7 @@ def simplest(
     fewer steps first.
 
     Args:
-        ties: estimators that are not told apart, simplest first.
+        ties: estimators that are not distinguished, simplest first.
         n_constants: how many constants each estimator has.
         shifted: divergences on further sequences.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
-from mtdinterp.errors import CannotCompute
+from mtdinterp.errors import CannotCompute, PluginFailed
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.models.lens import LensTransformer
 from mtdinterp.native.threads import torch_on_one_thread
@@ -73,7 +73,7 @@ def collect(
     scores = held_out_scores(model, known_task, n_sequences or n_scored)
     stage("explanation")
     explanation = explain(model, known_task, **settings)
-    probes, not_computed = run_probes(
+    probes, not_computed, failed = run_probes(
         source, model, known_task, explanation, stage=stage, **settings
     )
     stage("steering and transplants" if quick else "interventions")
@@ -87,6 +87,7 @@ def collect(
         probes=probes,
         interventions=interventions,
         not_computed=not_computed | missing,
+        failed=failed,
         left_out=QUICK_LEAVES_OUT if quick else (),
         weights_hash=tensors_digest(model.state_dict()),
         **details,
@@ -117,7 +118,7 @@ def collect_probes(
     model = checkpoint.model
     settings = _settings(n_sequences, seed)
     explanation = explain(model, checkpoint.task, **settings)
-    probes, missing = run_probes(
+    probes, missing, failed = run_probes(
         checkpoint, model, checkpoint.task, explanation, names, stage, **settings
     )
     return Findings(
@@ -128,6 +129,7 @@ def collect_probes(
         explanation=explanation,
         probes=probes,
         not_computed=missing,
+        failed=failed,
     )
 
 
@@ -158,7 +160,7 @@ def run_probes(
     names: Iterable[str] | None = None,
     stage: Stage = _silent,
     **settings: Any,
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
     """Some probes, or every registered one that applies.
 
     Args:
@@ -171,10 +173,12 @@ def run_probes(
         **settings: such as `seed` and `n_sequences`; see `run_probe`.
 
     Returns:
-        Results by probe, and why the others could not be computed.
+        Results by probe, why the others could not be computed, and the names of those whose plugin
+        failed.
     """
     results: dict[str, Any] = {}
     not_computed: dict[str, str] = {}
+    failed: list[str] = []
     for name in PROBES if names is None else names:
         probe = PROBES[name]
         if names is None and probe.needs == "checkpoint" and not _has_history(source):
@@ -184,7 +188,9 @@ def run_probes(
             results[name] = run_probe(probe, source, model, task, explanation, **settings)
         except CannotCompute as error:
             not_computed[name] = str(error)
-    return results, not_computed
+            if isinstance(error, PluginFailed):
+                failed.append(name)
+    return results, not_computed, tuple(failed)
 
 
 def _has_history(source: Checkpoint | LensTransformer) -> bool:

@@ -15,7 +15,8 @@ DEFINITIONS = {
     "q, m, T": "The number of tokens, the number of lags, and the length of a sequence.",
     "γ, Γ": (
         "γ (responsibilities) is the posterior of each lag at a position under uniform weights. Γ "
-        "is its mean over positions m..T-1 (eq. gamma_calc at uniform weights)."
+        "is its mean over the positions with evidence, which are m..T-1 on an MTD task "
+        "(eq. gamma_calc at uniform weights)."
     ),
     "estimator": (
         "A rule that turns a sequence into mixture weights, such as one step of mirror descent. "
@@ -30,8 +31,9 @@ DEFINITIONS = {
         "(eq. eg_update, eq. md_one_step_mtd). Each further step starts from the previous weights."
     ),
     "β, η": (
-        "The learning rate in two units, β = η·m·(T-m). The optimal β minimises the KL to the "
-        "truth for the task and length."
+        "The learning rate in two units, β = η·m·N, where N is the number of positions with "
+        "evidence: T-m on an MTD task. The optimal β minimises the KL to the truth "
+        "for the task and length."
     ),
     "first-order theory": (
         "At η = 1/(αm+1), one step and the posterior mean agree to first order "
@@ -74,14 +76,15 @@ DEFINITIONS = {
         "The mean distance of the model's predictions from an estimator's, whose constants were "
         "fitted to the model on other sequences."
     ),
-    "beyond uniform weights": (
-        "1 - KL(model ‖ estimator) / KL(model ‖ uniform weights): the share of what the model "
-        "infers in context that the estimator explains. It decides whether an estimator other "
-        "than uniform weights is named."
+    "how predictions differ from those of uniform weights": (
+        "The part of the predictions that uniform weights do not explain. An estimator explains "
+        "1 - KL(model ‖ estimator) / KL(model ‖ uniform weights) of it (beyond_uniform in the "
+        "JSON). This share decides whether an estimator other than uniform weights is named."
     ),
-    "explained": (
-        "1 - KL(model ‖ estimator) / KL(model ‖ its own mean prediction). 0 is no better than one "
-        "fixed distribution for all sequences. Uniform weights are named by this share."
+    "how predictions differ from their mean": (
+        "An estimator explains 1 - KL(model ‖ estimator) / KL(model ‖ its own mean prediction) of "
+        "it (explained in the JSON). One fixed distribution for all sequences explains nothing. "
+        "Uniform weights are named by this share."
     ),
     "gain": (
         "The slope, on Γ, of what a head of layer 1 and a head of layer 2 average together: 1 in "
@@ -166,8 +169,8 @@ CODE = {
     "at the bound": "mtdinterp.estimators.base.Fit",
     "KL to the truth": "mtdinterp.metrics.score",
     "KL(model ‖ estimator)": "probes.identify_algorithm.identify_algorithm",
-    "beyond uniform weights": "mtdinterp.metrics.share_explained",
-    "explained": "mtdinterp.metrics.share_explained",
+    "how predictions differ from those of uniform weights": "mtdinterp.metrics.share_explained",
+    "how predictions differ from their mean": "mtdinterp.metrics.share_explained",
     "gain": "mtdinterp.readings.mechanism.head_paths",
     "branch": "mtdinterp.readings.mechanism.branch_of",
     "carrying head": "mtdinterp.readings.mechanism.strongest",

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mtdinterp.checkpoints.save import versions
-from mtdinterp.claims import Claim
-from mtdinterp.formatting import counted
+from mtdinterp.claims import Claim, Status
+from mtdinterp.formatting import counted, listed
 from mtdinterp.interventions.interchange import Interchange, interchange_blocks
 from mtdinterp.interventions.transplants import Transplant, transplant_blocks
 from mtdinterp.pages.blocks import Bar, Bars, Block, Document, Section, State, Table, Text
@@ -38,7 +38,7 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     Returns:
         The document.
     """
-    names = ", ".join(entry.name for entry in findings)
+    names = listed([f'"{entry.name}"' for entry in findings])
     several = len(findings) > 1
     sections = [_comparison(findings, verdicts)] if several else []
     for entry, verdict in zip(findings, verdicts, strict=True):
@@ -51,11 +51,12 @@ def compose(findings: Sequence[Findings], verdicts: Sequence[Verdict], command: 
     terms = Table(("term", "meaning"), tuple(DEFINITIONS.items()))
     sections.append(Section("How it was made", _origin(findings, command)))
     sections.append(Section("Terms", (terms,)))
-    return Document(f"What did {names} learn?", tuple(sections))
+    subject = "models" if several else "model"
+    return Document(f"What did the {subject} {names} learn?", tuple(sections))
 
 
 def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
-    """What the model is, the sentences of the verdict, and what does not fit."""
+    """What the model is, the sentences of the verdict, and the claims that do not hold."""
     config = entry.model.config
     about = (
         f"{config.architecture}, {counted(config.n_layers, 'layer')}, {entry.task.describe}, "
@@ -70,11 +71,15 @@ def answer_blocks(entry: Findings, verdict: Verdict) -> tuple[Block, ...]:
         )
         blocks.append(Text((missing,)))
     if verdict.misfits:
-        first = verdict.misfits[:MOST_MISFITS]
-        rest = verdict.misfits[MOST_MISFITS:]
-        blocks.append(Text(("What does not fit:", *first), "misfit"))
+        failed = [claim for claim in verdict.claims if claim.status is Status.FAILS]
+        statements = tuple(claim.statement() for claim in failed)
+        first = statements[:MOST_MISFITS]
+        rest = statements[MOST_MISFITS:]
+        blocks.append(Text(("Claims that do not hold:", *first), "misfit"))
         if rest:
-            blocks.append(Text(rest, "misfit", folded=f"What else does not fit ({len(rest)})"))
+            blocks.append(
+                Text(rest, "misfit", folded=f"More claims that do not hold ({len(rest)})")
+            )
     return tuple(blocks)
 
 

@@ -32,6 +32,8 @@ class Findings:
     """Results of interchanges, steering, transplants, sweep and circuit, by name."""
     not_computed: dict[str, str] = field(default_factory=dict)
     """Probes and interventions that could not be computed, by name, with the reason."""
+    failed: tuple[str, ...] = ()
+    """Names in `not_computed` whose plugin failed; the others do not apply or have no answer."""
     left_out: tuple[str, ...] = ()
     """What a quick report leaves out, in words."""
     path: Path | None = None

@@ -83,7 +83,7 @@ def judge(findings: Findings) -> Verdict:
     }.get(algorithm, _answer)(findings)
     failed = [claim for claim in claims if claim.status is Status.FAILS]
     undecided = [claim for claim in claims if claim.status is Status.UNDECIDABLE]
-    if algorithm not in NO_ESTIMATOR:
+    if algorithm not in (OTHER_TASK, NOTHING_TO_INFER):
         sentences += (_tally(claims, failed, undecided, findings),)
     transition = findings.probes.get("recover_transition")
     beta = findings.probes.get("recover_beta")

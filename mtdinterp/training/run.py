@@ -227,7 +227,7 @@ def read_state(source: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
     except pickle.UnpicklingError as error:
-        reason = "it contains objects other than tensors and plain values"
+        reason = "it holds objects other than tensors; they were not loaded"
         raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
     except UNREADABLE as error:
         reason = "it cannot be read"

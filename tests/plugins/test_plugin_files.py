@@ -176,6 +176,33 @@ def test_an_edited_file_replaces_what_it_registered(write):
     assert registry.PROBES["depth"].label == "How deep?"
 
 
+def test_a_probe_that_fails_is_an_error_only_if_it_was_asked_for(write, tmp_path, capsys):
+    """A probe that does not apply is an answer, and exits with 0."""
+    boom = """
+        from mtdinterp.errors import NotApplicable
+        from mtdinterp.plugins import register_probe
+
+
+        @register_probe("boom", label="Does it fail?")
+        def boom(model, task):
+            raise RuntimeError("it went off")
+
+
+        @register_probe("elsewhere", label="Does it apply?")
+        def elsewhere(model, task):
+            raise NotApplicable("it applies elsewhere")
+    """
+    task = MTDTask.random(3, 2, seed=0)
+    saved = save_checkpoint(tmp_path / "saved", one_step(task.transition, 2, 8, 5.0), task)
+    words = ["probe", str(saved), "--sequences", "32", "--plugin", str(write(boom))]
+    assert main([*words, "--probe", "boom", "--probe", "elsewhere"]) == 1
+    assert "RuntimeError: it went off" in capsys.readouterr().out
+    assert main([*words, "--probe", "elsewhere"]) == 0
+    assert "it applies elsewhere" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "it went off" in capsys.readouterr().out
+
+
 def test_the_command_line_runs_a_probe_of_a_file(write, capsys):
     words = ["probe", "disentangled-m4-T64", "--probe", "depth", "--json"]
     assert main([*words, "--plugin", str(write(PLUGIN))]) == 0

@@ -31,7 +31,7 @@ def test_entropy_of_a_certain_and_of_a_uniform_row():
 def test_it_is_listed_without_being_imported():
     assert (
         built_in("probes", "register_probe")["attention_entropy"]
-        == "how widely each head's attention is spread"
+        == "How widely is each head's attention spread?"
     )
     assert "attention_entropy" in list(PROBES)
 

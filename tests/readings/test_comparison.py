@@ -1,4 +1,4 @@
-"""Estimators compared with predictions: which are not told apart, and which cannot be computed."""
+"""Estimators compared with predictions: which tie, and which cannot be computed."""
 
 import pytest
 import torch

@@ -10,11 +10,14 @@ import torch
 
 from mtdinterp import save_checkpoint
 from mtdinterp.cli import main
+from mtdinterp.commands import report as report_command
 from mtdinterp.construction import one_step
 from mtdinterp.criteria import AGREE, CLEAR_R2, DEPENDS, NAMED, STOCHASTIC
 from mtdinterp.metrics import Estimate
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
+from mtdinterp.naming import Naming
 from mtdinterp.pages.blocks import Bars, Text
+from mtdinterp.registry import ESTIMATORS
 from mtdinterp.report import collect, judge, write_report
 from mtdinterp.report.collect import QUICK_SEQUENCES
 from mtdinterp.report.document import answer_blocks, compose
@@ -58,8 +61,11 @@ def test_what_does_not_fit_is_a_few_lines_and_the_rest_is_folded(wrong):
     misfits = [block for block in answer_blocks(wrong, verdict) if block.kind == "misfit"]
     shown, folded = misfits
     assert not shown.folded
-    assert shown.lines[1:] == verdict.misfits[:MOST_MISFITS]
-    assert folded.lines == verdict.misfits[MOST_MISFITS:]
+    # The heading says that these claims do not hold, so their lines need not.
+    statements = tuple(line.removeprefix("Does not hold: ") for line in verdict.misfits)
+    assert statements != verdict.misfits
+    assert shown.lines[1:] == statements[:MOST_MISFITS]
+    assert folded.lines == statements[MOST_MISFITS:]
     assert str(len(folded.lines)) in folded.folded
 
 
@@ -98,9 +104,43 @@ def test_an_undecided_branch_says_its_r2_and_the_threshold(task):
     assert f"R² is below {CLEAR_R2:g}" in found.summary()
 
 
+def test_a_terminal_says_what_the_named_estimator_ties_with(right):
+    found = replace(right.probes["identify_algorithm"], tied=("mirror_descent_2",))
+    tied = replace(right, probes={**right.probes, "identify_algorithm": found})
+    line = report_command.short_answer(judge(tied), tied)
+    assert "do not distinguish it from 2 steps of mirror descent." in line
+    assert line.endswith(f"Compared on {FEW // 2} sequences, seed 0.")
+
+
 def test_weak_has_its_threshold_next_to_it(task):
     summary = decode_latents(untrained(), task, n_sequences=FEW).summary()
     assert len(re.findall(r"weak: below \d\.\d\d", summary)) == summary.count("selectivity ") - 1
+
+
+def test_weak_is_explained_only_if_something_is_weak(task):
+    found = decode_latents(untrained(), task, n_sequences=FEW)
+    strong = {}
+    for name, places in found.table.items():
+        clear = {key: replace(one, r2=1.0, shuffled_r2=0.0) for key, one in places.items()}
+        strong[name] = {key: replace(one, untrained_r2=0.0) for key, one in clear.items()}
+    clear = replace(found, table=strong)
+    for result, is_explained in ((found, True), (clear, False)):
+        notes = [block for block in result.blocks() if isinstance(block, Text)]
+        shown = result.summary() + " ".join(" ".join(block.lines) for block in notes)
+        assert ("eak: selectivity below" in shown) is is_explained
+
+
+def test_without_a_name_sentence_and_claims_speak_of_the_same_estimator(wrong):
+    found = wrong.probes["identify_algorithm"]
+    nearest = found.by_divergence()[0]
+    simple = next(name for name in ("one_step", "uniform") if name != nearest)
+    other = replace(found, best=simple)
+    label = ESTIMATORS[nearest].label
+    assert other.naming is Naming.NONE
+    assert f"the nearest, {label}" in other.sentence()
+    first, second, _ = other.claims()
+    assert first.evidence.startswith(f"Share that {label}")
+    assert second.evidence.startswith(f"Share that {label}")
 
 
 def test_the_rule_that_names_an_estimator_stands_where_it_is_named(task):
@@ -109,12 +149,15 @@ def test_the_rule_that_names_an_estimator_stands_where_it_is_named(task):
     # The estimator that is named is farther than the nearest, as can happen on few sequences.
     divergences = {"one_step": 1.75e-2, "exact_bayes": 1.71e-2}
     close = replace(found, shifted={"flat": divergences}, best_shifted={"flat": "one_step"})
-    line = "flat: the same (1.75e-02); nearest, but not distinguishable: the exact posterior mean"
-    assert f"{line} (1.71e-02)" in close.summary()
-    assert "not the nearest" in close.summary()
+    line = (
+        "flat: one step of mirror descent (1.75e-02); the exact posterior mean is nearer "
+        "(1.71e-02), but not distinguishably"
+    )
+    assert line in close.summary()
+    assert "may fit equally well" in close.summary()
     assert "are distinguished if" in close.summary()
     rules = [block for block in close.blocks() if isinstance(block, Text)]
-    assert any("not the nearest" in " ".join(block.lines) for block in rules)
+    assert any("may fit equally well" in " ".join(block.lines) for block in rules)
     row = close.blocks()[-1].rows[0]
     assert "the exact posterior mean (1.71e-02)" in row
 
@@ -131,7 +174,7 @@ def test_a_matrix_that_is_not_used_although_it_is_close_is_explained():
     assert "close to π nonetheless" in sentence
 
 
-def test_outputs_that_are_no_distributions_are_told_from_flat_ones(task):
+def test_outputs_that_are_not_distributions_are_distinguished_from_flat_ones(task):
     model = one_step(task.transition, 3, LENGTH, 8.0)
     with torch.no_grad():
         model.W_U.mul_(2)
@@ -161,7 +204,7 @@ def test_a_distance_in_standard_errors_stands_next_to_the_claim(task):
 def test_titles_of_claims_that_compare_with_a_threshold_state_it(task):
     findings = collect(one_step(task.transition, 3, LENGTH, 8.0), task, n_sequences=FEW)
     with_threshold = re.compile(
-        r"\d|follows Γ|Swapping|as the formula predicts|distinguish one "
+        r"\d|follows Γ|Swapping|as the formula predicts|single out one "
         "estimator"
     )
     titles = [claim.claim for claim in findings.claims()]
@@ -206,6 +249,7 @@ def test_the_command_has_both_flags(tmp_path, capsys, task):
     near = save_checkpoint(tmp_path / "near", one_step(task.transition, 3, 12, 8.0), task)
     out = tmp_path / "report.html"
     assert main(["report", str(near), "--quick", "--sequences", "48", "-o", str(out)]) == 0
+    assert "Compared on 24 sequences, seed 0." in capsys.readouterr().out
     numbers = json.loads(out.with_suffix(".json").read_text())
     assert numbers["kl"]["n_sequences"] == 48
     assert numbers["command"].endswith("--quick --sequences 48")
