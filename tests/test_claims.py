@@ -70,7 +70,7 @@ def test_a_level_that_does_not_apply_says_why(model):
     assert (applies.no_weights, applies.no_attention) == ("", "")
     config = DisentangledConfig(vocab_size=3, length=LENGTH, d_rel=2, n_layers=1)
     shallow = recover_beta(DisentangledTransformer(config), TASK, n_sequences=64)
-    assert shallow.no_weights.startswith("no construction is known for 1 layers")
+    assert shallow.no_weights.startswith("no construction is known for 1 layer")
     deeper = two_step(TASK.transition, 2, LENGTH, 8.0, 4.0, 4.0, 4.0)
     assert "three layers and one head" in recover_beta(deeper, TASK, n_sequences=64).no_weights
 
