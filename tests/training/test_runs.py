@@ -195,7 +195,13 @@ def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
         str(tmp_path / "run"),
     ]
     process = subprocess.Popen(
-        command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell that starts the tests in the background ignores SIGINT, which is inherited.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     while not (tmp_path / "run" / "config.json").exists() and process.poll() is None:
         time.sleep(0.05)
