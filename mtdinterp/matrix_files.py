@@ -85,23 +85,38 @@ class MatrixError(Exception):
 
 def _parse_csv(content: bytes) -> np.ndarray:
     """One row per line; blank lines, lines that begin with # and a line of names are skipped."""
-    stripped = (line.strip() for line in _decode(content).splitlines())
+    stripped = [line.strip() for line in _decode(content).splitlines()]
     lines = [line for line in stripped if line and not line.startswith("#")]
-    found = (mark for mark in (";", ",") if any(mark in line for line in lines))
-    delimiter = next(found, None)
-    rows = [[cell.strip() for cell in line.split(delimiter)] for line in lines]
+    delimiter = _delimiter(lines)
+    rows = [_cells(line, delimiter) for line in lines]
     if rows and all(_is_name(cell) for cell in rows[0]):
         rows = rows[1:]
     if not rows:
         raise MatrixError("expected rows of numbers, got none")
-    for row, cells in enumerate(rows, start=1):
-        for column, cell in enumerate(cells, start=1):
-            if not _is_number(cell):
-                raise MatrixError(
-                    f"row {row}, column {column}: expected a number such as 0.25, got "
-                    f"{cell[:20]!r}; leave out row labels and write decimals with a point"
-                )
-    return _rectangular([[float(cell) for cell in cells] for cells in rows])
+    return _rectangular([_numbers(row, cells) for row, cells in enumerate(rows, start=1)])
+
+
+def _delimiter(lines: list[str]) -> str | None:
+    """What separates cells: semicolons, else commas, else (None) white space."""
+    text = "\n".join(lines)
+    if ";" in text:
+        return ";"
+    return "," if "," in text else None
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    return [cell.strip() for cell in line.split(delimiter)]
+
+
+def _numbers(row: int, cells: list[str]) -> list[float]:
+    """The numbers of one row, counted from 1 in error messages."""
+    for column, cell in enumerate(cells, start=1):
+        if not _is_number(cell):
+            raise MatrixError(
+                f"row {row}, column {column}: expected a number such as 0.25, got "
+                f"{cell[:20]!r}; leave out row labels and write decimals with a point"
+            )
+    return [float(cell) for cell in cells]
 
 
 def _is_name(cell: str) -> bool:
@@ -186,7 +201,7 @@ def _rectangular(values: list[Any], where: str = "", depth: int = 1) -> np.ndarr
         depth: how many lists contain these entries.
 
     Returns:
-        The array, whatever its shape.
+        The array, of any shape.
     """
     if depth > DEEPEST:
         raise MatrixError(

@@ -24,7 +24,16 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def page(title: str, provenance: Provenance, parts: Iterable[str]) -> str:
-    """A page of results: its title, what made it, and its paragraphs and tables."""
+    """A page of results.
+
+    Args:
+        title: its heading.
+        provenance: what made it.
+        parts: its paragraphs, headings and tables.
+
+    Returns:
+        The page as Markdown.
+    """
     filled = [part if part.startswith(("#", "|")) else textwrap.fill(part, WIDTH) for part in parts]
     return "\n\n".join([f"# {title}", *provenance.markdown(), *filled]) + "\n"
 

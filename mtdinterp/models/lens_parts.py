@@ -71,7 +71,16 @@ class PartialRuns:
     def run_part(
         self, given: ArrayLike | str, start_at_layer: int | None, stop_at_layer: int | None
     ) -> Float[Tensor, "batch pos width"]:
-        """Outputs, or the stream before `stop_at_layer`; see `forward`."""
+        """Run some of the layers.
+
+        Args:
+            given: tokens, or the stream [batch, pos, d_model] before `start_at_layer`.
+            start_at_layer: the first layer to run, from 0; None starts with the tokens.
+            stop_at_layer: the layer to stop before; None runs to the outputs.
+
+        Returns:
+            Outputs, or the stream before `stop_at_layer`.
+        """
         watched = self.is_watched
         first = 0
         if start_at_layer is None:

@@ -82,7 +82,17 @@ class _Plan:
     def draw(
         cls, model: LensTransformer, task: Task, explanation: Explanation, seed: int
     ) -> "_Plan":
-        """Draw the sequences: fewer if they are long."""
+        """Draw the sequences: fewer if they are long.
+
+        Args:
+            model: the model to intervene on.
+            task: the model's task.
+            explanation: the model's.
+            seed: seed for drawing the sequences.
+
+        Returns:
+            The plan.
+        """
         length = model.config.length
         count = 128 if length <= 64 else 32
         base = task.sample(count, length, seed=[PAIR_SEEDS[0], seed]).tokens

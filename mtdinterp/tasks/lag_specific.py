@@ -69,7 +69,16 @@ class LagSpecificMTDTask(LagTask):
     def from_transition(
         cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
     ) -> "LagSpecificMTDTask":
-        """A task with given transition matrices [lag, vocab, vocab]; their number is the order."""
+        """A task with given transition matrices.
+
+        Args:
+            transition: row-stochastic matrices [lag, vocab, vocab].
+            order: their number.
+            concentration: the prior over weights.
+
+        Returns:
+            The task.
+        """
         shape = tuple(np.shape(transition))
         if len(shape) != 3:
             raise ValueError(

@@ -67,7 +67,16 @@ class MTDTask(LagTask):
     def from_transition(
         cls, transition: ArrayLike, order: int, concentration: ArrayLike | float = 1.0
     ) -> "MTDTask":
-        """A task with a given transition matrix [vocab, vocab]."""
+        """A task with a given transition matrix.
+
+        Args:
+            transition: row-stochastic matrix [vocab, vocab].
+            order: number of lags.
+            concentration: the prior over weights.
+
+        Returns:
+            The task.
+        """
         shape = tuple(np.shape(transition))
         if len(shape) != 2:
             raise ValueError(
