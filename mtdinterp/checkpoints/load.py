@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,15 +22,12 @@ from mtdinterp.checkpoint_files import (
     read_config,
 )
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
+from mtdinterp.checkpoints.plugins_used import warn_of_other_plugins, written_with
 from mtdinterp.checkpoints.save import check_pair
 from mtdinterp.formatting import counted
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.config import ModelConfig
-from mtdinterp.providers import PluginWarning
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
-
-PLUGIN_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,80}")
-"""What a plugin's file name, distribution name or version may look like in an error message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +76,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     source = find_checkpoint(path)
     config = read_config(source)
     model, task = build(source, config)
-    _warn_of_other_plugins(source, config)
+    warn_of_other_plugins(source, config)
     evaluation = _load_weights(model, source / WEIGHTS, config)
     history = read_history(source)
     if evaluation is not None:
@@ -116,7 +111,7 @@ def build_from(path: Path, config: Mapping[str, Any]) -> tuple[LensTransformer, 
         The model and the task.
     """
     task = _read_task(path, config)
-    with named_errors(path, _written_with(config, "architecture")):
+    with named_errors(path, written_with(config, "architecture")):
         model = build_model(config["model"])
         check_pair(model, task)
     return model, task
@@ -136,7 +131,7 @@ def read_task(source: Path, config: Mapping[str, Any]) -> Task:
 
 
 def _read_task(path: Path, config: Mapping[str, Any]) -> Task:
-    with named_errors(path, _written_with(config, "task")):
+    with named_errors(path, written_with(config, "task")):
         return _build_task(config["task"])
 
 
@@ -159,49 +154,6 @@ def named_errors(path: Path | str, written_with: str = "") -> Iterator[None]:
         raise CheckpointError(f"{path}: entry {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def _written_with(config: Mapping[str, Any], kind: str) -> str:
-    """The plugin that a checkpoint says it needs, as a sentence; empty if it names none.
-
-    The names come from an untrusted file, so they are only shown, and only if they look like names.
-    """
-    recorded = config.get("plugins")
-    plugin = recorded.get(kind) if isinstance(recorded, dict) else None
-    if not isinstance(plugin, dict):
-        return ""
-    name = plugin.get("name")
-    if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
-        return ""
-    if plugin.get("sha256"):
-        return (
-            f" It was written with the plugin file {name}; if you trust that file, load it with "
-            "--plugin"
-        )
-    version = plugin.get("version")
-    if not isinstance(version, str) or not PLUGIN_NAME.fullmatch(version):
-        version = ""
-    package = f"{name} {version}".strip()
-    return f" It was written with {package}; if you trust that package, install it"
-
-
-def _warn_of_other_plugins(source: Path, config: Mapping[str, Any]) -> None:
-    """Say if a plugin is not the version of the plugin that the checkpoint was written with."""
-    recorded = config.get("plugins")
-    if not isinstance(recorded, dict):
-        return
-    current = {
-        "task": registry.TASKS.provider(config["task"].get("kind", "")),
-        "architecture": registry.ARCHITECTURES.provider(config["model"]["architecture"]),
-    }
-    for kind, provider in current.items():
-        if provider is not None and kind in recorded and recorded[kind] != provider.to_dict():
-            warnings.warn(
-                f"{source}: {provider} is not the plugin that this checkpoint was written with; "
-                f"its {kind} may have changed since",
-                PluginWarning,
-                stacklevel=3,
-            )
 
 
 def build_model(values: ModelConfig | Mapping[str, Any]) -> LensTransformer:

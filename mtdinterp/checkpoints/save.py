@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mtdinterp import __version__, registry
+from mtdinterp import __version__
 from mtdinterp.checkpoint_files import (
     CONFIG,
     HISTORY,
@@ -22,6 +22,7 @@ from mtdinterp.checkpoint_files import (
     check_replaceable,
 )
 from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
+from mtdinterp.checkpoints.plugins_used import plugins_of
 from mtdinterp.checkpoints.replace import move_into_place, open_to_umask, replacing, staged
 from mtdinterp.models import LensTransformer
 from mtdinterp.tasks import Task
@@ -91,17 +92,8 @@ def describe(
         "seeds": dict(seeds or {}),
         "versions": versions(),
     }
-    plugins = _plugins_of(config)
+    plugins = plugins_of(config)
     return {**config, "plugins": plugins} if plugins else config
-
-
-def _plugins_of(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The plugins without which the checkpoint cannot be loaded, by kind."""
-    named = {
-        "task": registry.TASKS.provider(config["task"].get("kind", "")),
-        "architecture": registry.ARCHITECTURES.provider(config["model"]["architecture"]),
-    }
-    return {kind: provider.to_dict() for kind, provider in named.items() if provider is not None}
 
 
 def check_pair(model: LensTransformer, task: Task) -> None:

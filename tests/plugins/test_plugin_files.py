@@ -92,7 +92,7 @@ def test_a_checkpoint_of_an_edited_file_is_loaded_with_a_warning(write, tmp_path
     path = save_checkpoint(tmp_path / "saved", one_step(known.transition, 2, 8, 5.0), task)
     load_checkpoint(path)
     plugins.load_plugin(write(PLUGIN + "\n    # edited\n"))
-    with pytest.warns(plugins.PluginWarning, match=r"own\.py is not the plugin that this"):
+    with pytest.warns(plugins.PluginWarning, match=r"own\.py is not the same as when this"):
         load_checkpoint(path)
 
 
