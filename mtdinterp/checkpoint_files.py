@@ -16,7 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.bounded_files import UnreadableFile, read_bounded
+from mtdinterp import history_lines
+from mtdinterp.bounded_files import MissingFile, UnreadableFile, expanded, read_bounded
+from mtdinterp.formatting import printable
+from mtdinterp.storage import read_version, settled
+from mtdinterp.storage.files import UNFINISHED
 
 SCHEMA = 1
 CONFIG = "config.json"
@@ -27,12 +31,24 @@ FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING}
 """All files that a checkpoint directory may contain; a directory with other files is never
 replaced.
 """
-UNFINISHED = ".writing-"
-"""Prefix of a file that is not complete yet; a run that was killed may leave one."""
+MOST_BYTES = {
+    CONFIG: 16 * 10**6,
+    WEIGHTS: 210 * 10**6,
+    HISTORY: history_lines.MOST_BYTES,
+    TRAINING: 750 * 10**6,
+}
+"""Larger files are refused before they are read. The largest model has 25 million parameters, which
+are 0.2 GB in double precision, and three times as much with the optimizer's state."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or written, with the reason in one sentence."""
+    """A checkpoint that cannot be read or written, with the reason in one sentence.
+
+    The sentence may quote the file, so whatever could control a terminal is escaped.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
 
 
 class MissingKind(CheckpointError):
@@ -72,18 +88,64 @@ def check_replaceable(target: Path) -> None:
 
 def read_config(source: Path) -> dict[str, Any]:
     """The contents of config.json, of the schema that this version writes."""
+    return parse_config(source, read_together(source, (CONFIG,)).get(CONFIG))
+
+
+def parse_config(source: Path, content: bytes | None) -> dict[str, Any]:
+    """The contents of config.json, from its bytes.
+
+    Args:
+        source: the checkpoint's directory, for error messages.
+        content: the bytes of the file; None if it is missing.
+
+    Returns:
+        The configuration, of the schema that this version writes.
+    """
+    if content is None:
+        raise CheckpointError(f"{source}: not a checkpoint ({CONFIG} is missing)")
     try:
-        config = json.loads((source / CONFIG).read_text())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{source}: not a checkpoint ({CONFIG} is missing)") from error
-    except (OSError, ValueError, RecursionError) as error:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{source / CONFIG}: not valid JSON ({error})") from error
     if not isinstance(config, dict) or config.get("schema") != SCHEMA:
         found = config.get("schema") if isinstance(config, dict) else type(config).__name__
         raise CheckpointError(
-            f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r}"
+            f"{source / CONFIG}: expected checkpoint schema {SCHEMA}, got {found!r:.60}"
         )
     return config
+
+
+def read_together(
+    source: Path, names: Iterable[str], most_bytes: int | None = None
+) -> dict[str, bytes]:
+    """Files of a checkpoint, all of the same version if the checkpoint is replaced meanwhile.
+
+    Args:
+        source: the checkpoint's directory.
+        names: the files, each one of `FILES`.
+        most_bytes: larger files are refused; by default those over `MOST_BYTES`.
+
+    Returns:
+        The contents by name, without the files that are missing.
+    """
+    chosen = tuple(names)
+
+    def read(directory: int) -> dict[str, bytes]:
+        contents = {}
+        for name in chosen:
+            most = MOST_BYTES[name] if most_bytes is None else most_bytes
+            try:
+                contents[name] = read_bounded(name, most, directory)
+            except MissingFile:
+                continue
+            except UnreadableFile as error:
+                raise CheckpointError(f"{source / name}: {error}") from error
+        return contents
+
+    try:
+        return read_version(source, read)
+    except OSError as error:
+        raise CheckpointError(f"{source}: cannot be read ({error.strerror})") from error
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
@@ -158,9 +220,9 @@ def find_checkpoint(path: str | os.PathLike) -> Path:
         raise CheckpointError(
             f"expected a checkpoint directory or the name of a zoo model, got {path!r}"
         )
-    source = Path(path).expanduser()
+    source = expanded(path)
     name = os.fspath(path)
-    if source.is_dir():
+    if source.is_dir() or settled(source):
         return source
     if name in zoo_names():
         return ZOO / name

@@ -5,6 +5,7 @@ estimators and the constructions uses these checks, so that a mistake is reporte
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,6 +18,10 @@ ArrayLike = Tensor | np.ndarray | Sequence
 """What callers may pass: a torch tensor, a NumPy array, or nested lists."""
 CONCENTRATIONS = (1e-9, 1e9)
 """Outside this range, weights are at a corner or uniform to nine digits, and formulas overflow."""
+MOST_LAGS = 4096
+MOST_PROBABILITIES = 2**24
+"""Transition probabilities of a task: one matrix of 4096 tokens, or several smaller ones. A
+configuration that asks for more is refused before memory is reserved for it."""
 
 
 def as_float(name: str, value: ArrayLike | float) -> Tensor:
@@ -31,7 +36,7 @@ def as_float(name: str, value: ArrayLike | float) -> Tensor:
             if isinstance(given, Tensor)
             else torch.from_numpy(given.astype(np.float64))
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name}: expected numbers, got {value!r}"[:200]) from error
     if not torch.isfinite(tensor).all():
         bad = tensor[~torch.isfinite(tensor)][0].item()
@@ -116,26 +121,48 @@ def as_tokens(value: ArrayLike, vocab_size: int) -> Tensor:
 def check_order(order: int, length: int | None = None) -> int:
     """The number of lags: at least 1, and smaller than `length` if one is given."""
     if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 1:
-        raise ValueError(f"order: expected an integer ≥ 1, got {order!r}")
+        raise ValueError(f"order: expected an integer ≥ 1, got {order!r:.60}")
+    if order > MOST_LAGS:
+        raise ValueError(f"order: expected at most {MOST_LAGS} lags, got {order!r:.60}")
     if length is not None and order >= length:
         raise ValueError(f"order: expected less than the length {length}, got {order}")
     return int(order)
 
 
-def check_count(name: str, value: int, minimum: int = 1) -> int:
+def check_count(name: str, value: int, minimum: int = 1, maximum: int | None = None) -> int:
     """An integer of at least `minimum`.
 
     Args:
         name: the argument's name, for error messages.
         value: the value to check.
         minimum: the smallest value allowed.
+        maximum: the largest value allowed; any if None.
 
     Returns:
         The integer.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
-        raise ValueError(f"{name}: expected an integer ≥ {minimum}, got {value!r}")
+        raise ValueError(f"{name}: expected an integer ≥ {minimum}, got {value!r:.60}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{name}: expected at most {maximum:,}, got {value!r:.60}")
     return int(value)
+
+
+def check_vocabulary(vocab_size: int, n_matrices: int = 1) -> int:
+    """A number of tokens: at least 2, and few enough for the matrices of a task.
+
+    Args:
+        vocab_size: the value to check.
+        n_matrices: transition matrices of the task.
+
+    Returns:
+        The number of tokens.
+    """
+    size = check_count("vocab_size", vocab_size, minimum=2)
+    if n_matrices * size**2 > MOST_PROBABILITIES:
+        most = math.isqrt(MOST_PROBABILITIES // n_matrices)
+        raise ValueError(f"vocab_size: expected at most {most} tokens, got {vocab_size!r:.60}")
+    return size
 
 
 def check_number(
@@ -202,5 +229,5 @@ def check_option(name: str, value: str, known: Iterable[str]) -> str:
     if value not in options:
         near = difflib.get_close_matches(str(value), options, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}: expected one of {', '.join(options)}; got {value!r}{hint}")
+        raise ValueError(f"{name}: expected one of {', '.join(options)}; got {value!r:.80}{hint}")
     return value

@@ -25,6 +25,19 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def printable(text: str) -> str:
+    """A text in one line that cannot control a terminal; it may quote names from anybody's file.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The text with line breaks, control characters and lone surrogates escaped.
+    """
+    marks = [mark if mark.isprintable() else repr(mark)[1:-1] for mark in text]
+    return "".join(marks)
+
+
 def fixed(value: float, digits: int = 2) -> str:
     """A number with a fixed count of decimals, never "-0.00"; a dash if it is not finite.
 
@@ -86,6 +99,49 @@ def measured_decimals(value: float, stderr: float) -> int:
 def _magnitude(value: float) -> int:
     """The power of ten of the first digit."""
     return math.floor(math.log10(abs(value)))
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """A number with the ends of its interval, with as many digits as its width justifies.
+
+    Args:
+        value: the number.
+        low: the lower end.
+        high: the upper end.
+
+    Returns:
+        The text, such as "16.13 (15.92 to 16.35)".
+    """
+    decimals = measured_decimals(value, (high - low) / 2)
+    ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
+    return f"{fixed(value, decimals)} ({ends})"
+
+
+def flat_text(symbol: str, low: float | None, high: float | None) -> str:
+    """What is known of a constant whose optimum is flat.
+
+    Args:
+        symbol: the constant's symbol.
+        low: the smallest value that fits as well as the best; None if there is no bound.
+        high: the largest such value; None if there is no bound.
+
+    Returns:
+        The text, such as "flat: any β from 2.1 up fits as well".
+    """
+    if low is not None and high is not None:
+        which = f"any {symbol} from {_two_digits(low)} to {_two_digits(high)}"
+    elif low is not None:
+        which = f"any {symbol} from {_two_digits(low)} up"
+    elif high is not None:
+        which = f"any {symbol} up to {_two_digits(high)}"
+    else:
+        which = f"every {symbol}"
+    return f"flat: {which} fits as well"
+
+
+def _two_digits(value: float) -> str:
+    """A positive number to two significant digits, without an exponent unless it is extreme."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def share_text(value: float, digits: int = 1) -> str:

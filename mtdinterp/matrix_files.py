@@ -14,12 +14,11 @@ import os
 import re
 import tokenize
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mtdinterp.bounded_files import UnreadableFile, read_bounded
+from mtdinterp.bounded_files import UnreadableFile, expanded, read_bounded
 from mtdinterp.formatting import counted
 
 LARGEST_FILE = 2**25
@@ -63,7 +62,7 @@ def read_transition(path: str | os.PathLike, normalise: bool = False) -> np.ndar
     Raises:
         ValueError: if the file holds no such probabilities, with the reason in one sentence.
     """
-    source = Path(path).expanduser()
+    source = expanded(path)
     parse = PARSERS.get(source.suffix.lower())
     if parse is None:
         raise ValueError(f"{source}: expected a file that ends in {', '.join(PARSERS)}")

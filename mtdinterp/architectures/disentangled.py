@@ -65,7 +65,7 @@ class DisentangledConfig(ModelConfig):
         for n_heads in self.heads_per_layer:
             n_parameters += n_heads * (width**2 + self.length * (width + self.d_rel))
             width += n_heads * (width + self.d_rel)
-        self._check_size(n_parameters + width * (self.vocab_size + self.d_mlp))
+        self._check_size(n_parameters + width * (self.vocab_size + self.d_mlp), width)
 
 
 class DisentangledAttention(HookedAttention):

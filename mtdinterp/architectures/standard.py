@@ -71,11 +71,12 @@ class StandardConfig(ModelConfig):
         widths = [check_count("blocks", width) for _, width in self.blocks]
         if widths and sum(widths) != self.d_model:
             raise ValueError(
-                f"blocks: expected widths that add to d_model = {self.d_model}, got {self.blocks}"
+                f"blocks: expected widths that add to d_model = {self.d_model}, got "
+                f"{self.blocks!r:.60}"
             )
         per_head = self.head_width * (4 * self.d_model + 2 * self.length)
         in_and_out = self.d_model * (2 * self.vocab_size + self.d_mlp)
-        self._check_size(self.n_layers * self.n_heads * per_head + in_and_out)
+        self._check_size(self.n_layers * self.n_heads * per_head + in_and_out, self.d_model)
 
     @property
     def head_width(self) -> int:

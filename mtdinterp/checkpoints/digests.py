@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 CHECKSUMS = "checksums"
-"""Metadata key in the weights file: checksums of its tensors and of its model and task entries."""
+"""Metadata key in the weights file: checksums of its tensors, of the model and task entries of
+config.json, and of the evaluation below."""
 EVALUATION = "evaluation"
-"""Metadata key in the weights file: for a run, the line of the history that describes them."""
+"""Metadata key in the weights file: for a run, the line of the history that describes the
+weights."""
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -26,4 +28,9 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 def config_digest(config: Mapping[str, Any], parts: Sequence[str] = ("model", "task")) -> str:
     """A checksum of parts of a configuration, the same before and after writing it as JSON."""
     chosen = {part: config.get(part) for part in parts}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+    return text_digest(json.dumps(chosen, sort_keys=True))
+
+
+def text_digest(text: str) -> str:
+    """A checksum of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.checkpoints.load import Checkpoint, build_model, named_errors
 from mtdinterp.checkpoints.reference import check_reference, square_parameters
@@ -88,7 +89,7 @@ def import_checkpoint(
     if isinstance(source, Mapping):
         foreign: Mapping[str, Any] = source
     else:
-        path = Path(source).expanduser()
+        path = expanded(source)
         n_numbers = sum(tensor.numel() for tensor in model.state_dict().values())
         foreign = read_weights(path, OTHER_CONTENT + 8 * 8 * n_numbers)
     fill(model, foreign, mapping or {}, ignore)

@@ -1,6 +1,5 @@
 """Reading a checkpoint: JSON and tensors only; nothing in the directory is ever executed."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mtdinterp import registry
@@ -19,12 +17,15 @@ from mtdinterp.checkpoint_files import (
     CheckpointError,
     MissingKind,
     find_checkpoint,
-    read_config,
+    parse_config,
+    read_together,
 )
-from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
+from mtdinterp.checkpoints.digests import config_digest, tensors_digest
 from mtdinterp.checkpoints.plugins_used import warn_of_other_plugins, written_with
 from mtdinterp.checkpoints.save import check_pair
+from mtdinterp.checkpoints.stored_weights import DamagedWeights, parse_weights
 from mtdinterp.formatting import counted
+from mtdinterp.history_lines import HistoryError, parse_history
 from mtdinterp.models import LensTransformer
 from mtdinterp.models.config import ModelConfig
 from mtdinterp.tasks import MTDTask, Task, task_from_dict
@@ -74,11 +75,13 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     The model is returned in evaluation mode.
     """
     source = find_checkpoint(path)
-    config = read_config(source)
+    # All files are read before any is used, because a run may replace them at any moment.
+    contents = read_together(source, (CONFIG, WEIGHTS, HISTORY))
+    config = parse_config(source, contents.get(CONFIG))
     model, task = build(source, config)
     warn_of_other_plugins(source, config)
-    evaluation = _load_weights(model, source / WEIGHTS, config)
-    history = read_history(source)
+    evaluation = _load_weights(model, source / WEIGHTS, contents.get(WEIGHTS), config)
+    history = _parse_history(source, contents.get(HISTORY))
     if evaluation is not None:
         # While a run is writing, or if it was killed between two files, the history may be older
         # or newer than the weights. The entry stored with the weights is the one that fits them.
@@ -161,61 +164,57 @@ def build_model(values: ModelConfig | Mapping[str, Any]) -> LensTransformer:
     if isinstance(values, ModelConfig):
         return registry.ARCHITECTURES[values.architecture].build(values)
     if not isinstance(values, dict):
-        raise ValueError(f"expected model to be an object, got {values!r}")
+        raise ValueError(f"expected model to be an object, got {values!r:.60}")
     name = values["architecture"]
     if not isinstance(name, str):
-        raise ValueError(f"expected architecture to be a name, got {name!r}")
+        raise ValueError(f"expected architecture to be a name, got {name!r:.60}")
     return registry.ARCHITECTURES[name].from_dict(values)
 
 
 def _build_task(values: Mapping[str, Any]) -> Task:
     if not isinstance(values, dict):
-        raise ValueError(f"expected task to be an object, got {values!r}")
+        raise ValueError(f"expected task to be an object, got {values!r:.60}")
     return task_from_dict(values)
 
 
 def read_history(source: Path) -> list[dict[str, Any]]:
     """The evaluations in a checkpoint's history file; empty if it has none."""
-    path = source / HISTORY
-    if not path.exists():
+    return _parse_history(source, read_together(source, (HISTORY,)).get(HISTORY))
+
+
+def _parse_history(source: Path, content: bytes | None) -> list[dict[str, Any]]:
+    if content is None:
         return []
     try:
-        lines = path.read_text().splitlines()
-        entries = [json.loads(line) for line in lines if line.strip()]
-        for entry in entries:
-            _check_entry(entry)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON lines ({error})") from error
-    return entries
-
-
-def _check_entry(entry: Any) -> None:
-    """Refuse an evaluation without a step, or with values other than numbers, strings and null."""
-    if not isinstance(entry, dict):
-        raise ValueError("expected one object per line")
-    step = entry.get("step")
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(f"expected a step in every line, got {step!r}")
-    for name, value in entry.items():
-        if not (value is None or isinstance(value, str | int | float)):
-            raise ValueError(f"expected a number for {name}, got {value!r:.60}")
+        return parse_history(content.decode())
+    except (HistoryError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{source / HISTORY}: {error}") from error
 
 
 def _load_weights(
-    model: LensTransformer, path: Path, config: Mapping[str, Any]
+    model: LensTransformer, path: Path, content: bytes | None, config: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Fill the model, in the stored dtype, with exactly the tensors it has.
+
+    Args:
+        model: the model to fill.
+        path: the weights file, for error messages.
+        content: the bytes of the file; None if it is missing.
+        config: the contents of config.json.
 
     Returns:
         The evaluation that is stored with the weights, or None if there is none.
     """
-    tensors, metadata = _read_tensors(path)
-    actual = [tensors_digest(tensors), config_digest(config)]
-    wanted, evaluation = _read_metadata(path, metadata, actual)
-    if wanted[0] != actual[0]:
+    if content is None:
+        raise CheckpointError(f"{path}: missing")
+    try:
+        tensors, checksums, evaluation = parse_weights(content)
+    except DamagedWeights as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if checksums is not None and checksums[0] != tensors_digest(tensors):
         raise CheckpointError(f"{path}: damaged (the checksum of its tensors is wrong)")
     _check_shapes(model, tensors, path)
-    if wanted[1] != actual[1]:
+    if checksums is not None and checksums[1] != config_digest(config):
         raise CheckpointError(
             f"{path}: belongs to another {CONFIG}, or {CONFIG} is damaged (checksums differ)"
         )
@@ -227,43 +226,6 @@ def _load_weights(
     model.to(dtypes.pop())
     model.load_state_dict(tensors)
     return evaluation
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a weights file."""
-    try:
-        # The file is opened once, because a run may replace it at any moment.
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing") from error
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
-    return tensors, metadata
-
-
-def _read_metadata(
-    path: Path, metadata: Mapping[str, str], actual: list[str]
-) -> tuple[list[str], dict[str, Any] | None]:
-    """The stored checksums, and the stored evaluation if there is one.
-
-    Files written by other programs have no checksums; the computed ones are returned instead.
-    """
-    wanted = actual
-    evaluation = None
-    try:
-        if CHECKSUMS in metadata:
-            wanted = json.loads(metadata[CHECKSUMS])
-            if not isinstance(wanted, list) or len(wanted) != len(actual):
-                raise ValueError(f"expected {len(actual)} checksums, got {wanted!r:.60}")
-        if EVALUATION in metadata:
-            evaluation = json.loads(metadata[EVALUATION])
-            if evaluation is not None:
-                _check_entry(evaluation)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
-    return wanted, evaluation
 
 
 def _check_shapes(model: LensTransformer, tensors: Mapping[str, Tensor], path: Path) -> None:

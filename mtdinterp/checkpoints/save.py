@@ -3,28 +3,30 @@
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from mtdinterp import __version__
+from mtdinterp.bounded_files import resolved
 from mtdinterp.checkpoint_files import (
     CONFIG,
     HISTORY,
+    MOST_BYTES,
     SCHEMA,
     WEIGHTS,
     CheckpointError,
     check_replaceable,
 )
-from mtdinterp.checkpoints.digests import CHECKSUMS, EVALUATION, config_digest, tensors_digest
 from mtdinterp.checkpoints.plugins_used import plugins_of
-from mtdinterp.checkpoints.replace import move_into_place, open_to_umask, replacing, staged
+from mtdinterp.checkpoints.stored_weights import format_weights
+from mtdinterp.history_lines import HistoryError, check_entry, check_order, format_history
 from mtdinterp.models import LensTransformer
+from mtdinterp.storage import InUse, publish, staged, write_file
 from mtdinterp.tasks import Task
 
 
@@ -52,17 +54,22 @@ def save_checkpoint(
 
     Returns:
         The directory.
+
+    Raises:
+        CheckpointError: if the directory must not be replaced, or an argument does not fit.
+        UnwritableFile: if the system refuses to write, for example because the disk is full. An
+            older checkpoint is then intact.
     """
-    target = Path(path).expanduser().resolve()
+    target = resolved(path)
     config = describe(model, task, recipe, seeds)
+    _check_history(history)
     check_replaceable(target)
-    with staged(target) as staging:
+    with refusing_second_writer(), staged(target) as staging:
         write_config(staging, config)
         write_weights(staging, model, config)
         if history:
             write_history(staging, history)
-        open_to_umask(staging)
-        move_into_place(staging, target)
+        publish(staging, target)
     return target
 
 
@@ -96,6 +103,16 @@ def describe(
     return {**config, "plugins": plugins} if plugins else config
 
 
+def _check_history(history: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse evaluations that could not be read back."""
+    try:
+        for entry in history:
+            check_entry(dict(entry))
+        check_order(history)
+    except HistoryError as error:
+        raise CheckpointError(f"history: {error}") from error
+
+
 def check_pair(model: LensTransformer, task: Task) -> None:
     """Refuse a model and a task with different vocabularies."""
     if model.config.vocab_size != task.vocab_size:
@@ -107,8 +124,13 @@ def check_pair(model: LensTransformer, task: Task) -> None:
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     """Write config.json."""
-    with replacing(directory / CONFIG) as path:
-        path.write_text(json.dumps(config, indent=1) + "\n")
+    content = (json.dumps(config, indent=1) + "\n").encode()
+    if len(content) > MOST_BYTES[CONFIG]:
+        raise CheckpointError(
+            f"{directory / CONFIG}: expected at most {MOST_BYTES[CONFIG]:,} bytes, got "
+            f"{len(content):,}; the task or the recipe is too large for a checkpoint"
+        )
+    write_file(directory / CONFIG, content)
 
 
 def write_weights(
@@ -117,33 +139,29 @@ def write_weights(
     config: Mapping[str, Any],
     evaluation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write model.safetensors with checksums of the tensors and of the model and task entries.
+    """Write model.safetensors; `format_weights` describes the arguments.
 
     Args:
         directory: where to write.
         model: the model whose parameters are written.
         config: the contents of config.json.
-        evaluation: the line of the history that describes these weights. It is stored with them
-            because the history is a separate file, which may be older or newer.
+        evaluation: the line of the history that describes these weights.
     """
-    state = model.state_dict()
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    checksums = [tensors_digest(tensors), config_digest(config)]
-    metadata = {CHECKSUMS: json.dumps(checksums)}
-    if evaluation:
-        metadata[EVALUATION] = json.dumps(dict(evaluation))
-    with replacing(directory / WEIGHTS) as path:
-        try:
-            save_file(tensors, path, metadata=metadata)
-        except SafetensorError as error:
-            raise CheckpointError(f"{directory / WEIGHTS}: cannot be written ({error})") from error
+    write_file(directory / WEIGHTS, format_weights(model, config, evaluation))
 
 
 def write_history(directory: Path, history: Sequence[Mapping[str, Any]]) -> None:
     """Write history.jsonl, one evaluation per line."""
-    lines = [json.dumps(dict(entry)) + "\n" for entry in history]
-    with replacing(directory / HISTORY) as path:
-        path.write_text("".join(lines))
+    write_file(directory / HISTORY, format_history(history).encode())
+
+
+@contextmanager
+def refusing_second_writer() -> Iterator[None]:
+    """Report a directory that another process writes to as an error of the checkpoint."""
+    try:
+        yield
+    except InUse as error:
+        raise CheckpointError(str(error)) from error
 
 
 def versions() -> dict[str, str]:

@@ -5,22 +5,19 @@ regular files of a bounded size are read, and nothing in them is executed.
 """
 
 import io
-import pickle
-import struct
-import warnings
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from mtdinterp.checkpoint_files import CheckpointError, read_file
+from mtdinterp.checkpoints.stored_weights import LONGEST_REASON
+from mtdinterp.checkpoints.torch_files import UNREADABLE, DamagedFile, ForeignObjects, load_plain
 from mtdinterp.checks import ArrayLike
 from mtdinterp.matrix_files import MatrixError, npy_array
 
@@ -30,19 +27,6 @@ OLD_PICKLE_START = b"\x80"
 """First byte of what it wrote before that."""
 MOST_REFERENCE = 256 * 10**6
 """Bytes that a file of reference sequences may have."""
-UNREADABLE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What torch and zipfile raise for a damaged or foreign file."""
 
 
 def read_weights(path: Path, most_bytes: int) -> Mapping[str, Any]:
@@ -114,45 +98,25 @@ def _read_npz(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 def _read_safetensors(path: Path, content: bytes, otherwise: str) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(content)
-    except SafetensorError as error:
+    except (SafetensorError, *UNREADABLE) as error:
+        reason = str(error)[:LONGEST_REASON]
         raise CheckpointError(
-            f"{path}: expected a safetensors file or {otherwise} ({error})"
+            f"{path}: expected a safetensors file or {otherwise} ({reason})"
         ) from error
 
 
 def _read_torch(path: Path, content: bytes) -> Mapping[str, Any]:
     try:
-        _check_archive(path, content)
-        with warnings.catch_warnings():
-            # torch warns about foreign pickles, which are refused anyway.
-            warnings.simplefilter("ignore")
-            values = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
-    except pickle.UnpicklingError as error:
+        values = load_plain(content)
+    except ForeignObjects as error:
         raise CheckpointError(
             f"{path}: it contains Python objects, which are not loaded because that could run "
             "code; save model.state_dict() instead of the model"
         ) from error
-    except UNREADABLE as error:
-        raise CheckpointError(f"{path}: damaged, or not written by torch.save") from error
+    except DamagedFile as error:
+        raise CheckpointError(f"{path}: {error}") from error
     if not isinstance(values, Mapping):
         raise CheckpointError(
             f"{path}: expected a state dict (tensors by name), got {type(values).__name__}"
         )
     return values
-
-
-def _check_archive(path: Path, content: bytes) -> None:
-    """Refuse an archive that would unpack to more than its own size, or whose checksums fail."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise CheckpointError(
-                f"{path}: expected an uncompressed file, as torch.save writes it; this one is "
-                "compressed"
-            )
-        if sum(member.file_size for member in members) > len(content):
-            raise CheckpointError(f"{path}: damaged (its contents are larger than the file)")
-        if archive.testzip() is not None:
-            raise zipfile.BadZipFile

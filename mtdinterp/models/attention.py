@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mtdinterp.native import use_kernels
-from mtdinterp.native.attention import can_fuse, fused_relative_attention
+from mtdinterp.native.attention import fused_relative_attention
+from mtdinterp.native.operands import can_fuse
 
 
 def relative_attention(

@@ -10,7 +10,11 @@ from typing import Any, ClassVar, TypeVar
 from mtdinterp.checks import check_count, check_option
 
 MOST_LAYERS = 100
-MOST_PARAMETERS = 10**9
+MOST_PARAMETERS = 25 * 10**6
+"""A configuration that asks for more is refused before memory is reserved for it. The bounds on the
+sizes of files in `checkpoint_files` follow from it."""
+MOST_WIDTH = 10**5
+"""Columns of the residual stream, many of which may have names."""
 
 SomeConfig = TypeVar("SomeConfig", bound="ModelConfig")
 
@@ -38,15 +42,13 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self._count("vocab_size", minimum=2)
         self._count("length")
-        self._count("n_layers")
-        if self.n_layers > MOST_LAYERS:
-            raise ValueError(f"n_layers: expected at most {MOST_LAYERS}, got {self.n_layers}")
+        self._count("n_layers", maximum=MOST_LAYERS)
         self._count_heads()
         self._count("d_mlp", minimum=0)
         for name in ("logits", "exact_length"):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise ValueError(f"{name}: expected True or False, got {value!r}")
+                raise ValueError(f"{name}: expected True or False, got {value!r:.60}")
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -68,28 +70,36 @@ class ModelConfig:
             check_option(f"{cls.architecture} config field", name, known)
         return cls(**{name: _as_tuple(value) for name, value in settings.items()})
 
-    def _count(self, name: str, minimum: int = 1) -> None:
+    def _count(self, name: str, minimum: int = 1, maximum: int = MOST_PARAMETERS) -> None:
         """Check a field and store it as a plain int, which JSON can hold."""
-        object.__setattr__(self, name, check_count(name, getattr(self, name), minimum))
+        value = check_count(name, getattr(self, name), minimum, maximum)
+        object.__setattr__(self, name, value)
 
     def _count_heads(self) -> None:
         if not isinstance(self.n_heads, list | tuple):
-            self._count("n_heads")
+            self._count("n_heads", maximum=MOST_WIDTH)
             return
-        heads = tuple(check_count("n_heads", number) for number in self.n_heads)
-        object.__setattr__(self, "n_heads", heads)
-        if len(heads) != self.n_layers:
+        if len(self.n_heads) != self.n_layers:
             raise ValueError(
                 f"n_heads: expected one number, or one per layer ({self.n_layers}), got "
-                f"{self.n_heads}"
+                f"{self.n_heads!r:.60}"
             )
+        heads = tuple(check_count("n_heads", number, 1, MOST_WIDTH) for number in self.n_heads)
+        object.__setattr__(self, "n_heads", heads)
 
-    def _check_size(self, n_parameters: int) -> None:
-        """Refuse a model that is too large before anything is allocated for it."""
+    def _check_size(self, n_parameters: int, width: int) -> None:
+        """Refuse a model that is too large before anything is allocated for it.
+
+        Args:
+            n_parameters: the number of its parameters.
+            width: columns of its residual stream.
+        """
         if n_parameters > MOST_PARAMETERS:
+            # The number itself may have hundreds of digits.
+            raise ValueError(f"this model would have more than {MOST_PARAMETERS:,} parameters")
+        if width > MOST_WIDTH:
             raise ValueError(
-                f"this model would have {float(n_parameters):.2g} parameters, "
-                f"more than {MOST_PARAMETERS:.0e}"
+                f"expected a residual stream of at most {MOST_WIDTH:,} columns, got {width:,}"
             )
 
 

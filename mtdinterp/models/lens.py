@@ -22,7 +22,7 @@ from mtdinterp.models.output_loss import loss_by_row, loss_of_outputs
 from mtdinterp.models.paths import AttentionPath, Implementation
 from mtdinterp.models.stream import Stream
 from mtdinterp.native import use_kernels
-from mtdinterp.native.attention import can_fuse
+from mtdinterp.native.operands import can_fuse
 from mtdinterp.native.step import FoldedLayer, fused_outputs
 
 

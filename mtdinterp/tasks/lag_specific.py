@@ -12,7 +12,14 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_distribution, check_count, check_option, check_order
+from mtdinterp.checks import (
+    ArrayLike,
+    as_distribution,
+    check_count,
+    check_option,
+    check_order,
+    check_vocabulary,
+)
 from mtdinterp.evidence import Concentration
 from mtdinterp.plugins import register_task
 from mtdinterp.tasks.base import Variant, check_concentration
@@ -60,9 +67,10 @@ class LagSpecificMTDTask(LagTask):
         Returns:
             The task.
         """
-        vocab_size = check_count("vocab_size", vocab_size, minimum=2)
+        order = check_order(order)
+        vocab_size = check_vocabulary(vocab_size, n_matrices=order)
         rng = np.random.Generator(np.random.PCG64(check_count("seed", seed, minimum=0)))
-        rows = rng.dirichlet(np.ones(vocab_size), size=(check_order(order), vocab_size))
+        rows = rng.dirichlet(np.ones(vocab_size), size=(order, vocab_size))
         return cls(rows, concentration)
 
     @classmethod

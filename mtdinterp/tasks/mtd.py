@@ -14,7 +14,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.checks import ArrayLike, as_transition, check_count, check_option, check_order
+from mtdinterp.checks import (
+    ArrayLike,
+    as_transition,
+    check_count,
+    check_option,
+    check_order,
+    check_vocabulary,
+)
 from mtdinterp.evidence import Concentration
 from mtdinterp.plugins import register_task
 from mtdinterp.tasks.base import Variant, check_concentration
@@ -58,7 +65,7 @@ class MTDTask(LagTask):
         Returns:
             The task.
         """
-        vocab_size = check_count("vocab_size", vocab_size, minimum=2)
+        vocab_size = check_vocabulary(vocab_size)
         rng = np.random.Generator(np.random.PCG64(check_count("seed", seed, minimum=0)))
         rows = rng.dirichlet(np.ones(vocab_size), size=vocab_size)
         return cls(rows, order, concentration)

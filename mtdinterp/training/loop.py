@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mtdinterp.models import LensTransformer, prediction_loss
 from mtdinterp.native.threads import torch_on_one_thread
@@ -207,16 +207,6 @@ class Trainer:
             "fused": self.fused,
             "torch": str(torch.__version__),
         }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Return to the point at which `state` was taken."""
-        weights: dict[str, Tensor] = state["model"]
-        self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        self.seconds = state["seconds"]
-        self.losses = state["losses"].tolist()
-        self.history = json.loads(state["history"])
 
 
 def _for_json(value: Any) -> Any:

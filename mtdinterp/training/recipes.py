@@ -11,6 +11,7 @@ from typing import Any
 from mtdinterp import registry
 from mtdinterp.architectures import start_names
 from mtdinterp.checks import check_count, check_number, check_option
+from mtdinterp.history_lines import MOST_ENTRIES
 from mtdinterp.native.step import LOSSES
 
 TARGETS = ("expected", "sampled")
@@ -57,13 +58,20 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every", "save_every"):
             self._count(name)
+        if self.steps > MOST_ENTRIES * self.evaluate_every:
+            raise ValueError(
+                f"evaluate_every: expected at most {MOST_ENTRIES} evaluations in {self.steps} "
+                f"steps, got one every {self.evaluate_every}"
+            )
         self._count("warmup", minimum=0)
         if self.micro_batch_size is not None:
             self._count("micro_batch_size")
         for name in ("learning_rate", "later_rate"):
             check_number(name, getattr(self, name), minimum=0, exclusive=True)
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
-            raise ValueError(f"adam_betas: expected two numbers in [0, 1), got {self.adam_betas}")
+            raise ValueError(
+                f"adam_betas: expected two numbers in [0, 1), got {self.adam_betas!r:.60}"
+            )
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("initialisation", self.initialisation, start_names())
         check_option("targets", self.targets, TARGETS)

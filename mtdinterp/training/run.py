@@ -7,14 +7,9 @@ the state may be older or newer. The directory is locked while a run writes to i
 with the process, however that ends.
 """
 
-import errno
-import io
 import logging
 import os
-import pickle
 import time
-import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,27 +18,40 @@ from typing import Any
 import torch
 
 from mtdinterp.architectures import initialise
+from mtdinterp.bounded_files import resolved
 from mtdinterp.checkpoint_files import (
-    SCHEMA,
+    CONFIG,
     TRAINING,
-    UNFINISHED,
     CheckpointError,
     check_new,
     read_config,
 )
 from mtdinterp.checkpoints.digests import config_digest
-from mtdinterp.checkpoints.load import build
-from mtdinterp.checkpoints.replace import locked, open_to_umask, replacing, staged
-from mtdinterp.checkpoints.save import describe, write_config, write_history, write_weights
-from mtdinterp.checkpoints.weight_files import UNREADABLE
+from mtdinterp.checkpoints.load import build, named_errors
+from mtdinterp.checkpoints.save import (
+    describe,
+    refusing_second_writer,
+    write_config,
+    write_history,
+    write_weights,
+)
+from mtdinterp.checks import check_count
 from mtdinterp.models import LensTransformer
+from mtdinterp.storage import AlreadyThere, locked, publish_new, remove_unfinished, staged
 from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
+from mtdinterp.training.state import (
+    RUN_PARTS,
+    SavedState,
+    StateError,
+    checked_state,
+    read_state,
+    stored_dtype,
+    write_state,
+)
 
-RUN_PARTS = ("model", "task", "recipe", "seeds")
-"""The parts of a configuration that decide how a run continues."""
 SAVE_SECONDS = 300.0
 """The state is saved at least this often, however slow the steps are."""
 
@@ -72,27 +80,23 @@ def new_run(
     Returns:
         A context manager whose value is the run; the directory is locked while it lasts.
     """
-    target = Path(path).expanduser().resolve()
+    target = resolved(path)
     check_new(target)
     _check_device(recipe.device)
     initialise(model, recipe.initialisation, seeds["model"])
     held_out = held_out or HeldOut.prepare(task, model.config.length)
     trainer = Trainer(model, task, recipe, seeds["model"], held_out)
-    with staged(target) as staging, locked(staging):
+    # The directory that `staged` makes is locked, and stays so when it is moved to the target.
+    with staged(target) as staging:
         config = describe(model, task, recipe.to_dict(), seeds)
         write_config(staging, config)
         run = Run(staging, trainer, config)
         run.save_state()
         run.save_evaluation()
-        open_to_umask(staging)
         try:
-            staging.rename(target)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise CheckpointError(
-                    f"{target}: another run has started in this directory"
-                ) from error
-            raise
+            publish_new(staging, target)
+        except AlreadyThere as error:
+            raise CheckpointError(f"{target}: another run has started in this directory") from error
         run.path = target
         yield run
 
@@ -108,48 +112,53 @@ def resumed_run(path: str | os.PathLike, held_out: HeldOut | None = None) -> Ite
     Returns:
         A context manager whose value is the run; the directory is locked while it lasts.
     """
-    source = Path(path).expanduser().resolve()
+    source = resolved(path)
     if not source.is_dir():
         raise CheckpointError(f"{source}: no such directory to resume")
     config = read_config(source)
-    with locked(source):
-        state = read_state(source)
+    with refusing_second_writer(), locked(source):
+        model, task = build(source, config)
+        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        state = read_state(source, n_parameters)
         if state["config_sha256"] != config_digest(config, RUN_PARTS):
             raise CheckpointError(
                 f"{source}: {TRAINING} belongs to another config.json, or config.json was changed"
             )
-        model, task = build(source, config)
-        recipe = Recipe.from_dict(config["recipe"])
-        _check_device(recipe.device)
+        with named_errors(source / CONFIG):
+            recipe = Recipe.from_dict(config["recipe"])
+            seed = check_count("seeds.model", config["seeds"]["model"], minimum=0)
+            _check_device(recipe.device)
         held_out = held_out or HeldOut.prepare(task, model.config.length)
-        seed = int(config["seeds"]["model"])
-        with _refusing_foreign_state(source):
+        try:
             # The dtype comes first: it decides which optimizer and which kernels are used.
-            model.to(next(iter(state["model"].values())).dtype)
+            model.to(stored_dtype(state))
             trainer = Trainer(model, task, recipe, seed, held_out)
-            trainer.restore(state)
-        _warn_of_changes(trainer, state)
-        for left_behind in source.glob(UNFINISHED + "*"):
-            left_behind.unlink(missing_ok=True)
+            saved = checked_state(state, trainer)
+        except StateError as error:
+            raise CheckpointError(
+                f"{source}: {TRAINING} does not match its config.json ({error})"
+            ) from error
+        _restore(trainer, saved)
+        _warn_of_changes(trainer, saved)
+        remove_unfinished(source)
         yield Run(source, trainer, config)
 
 
-@contextmanager
-def _refusing_foreign_state(source: Path) -> Iterator[None]:
-    """One error for whatever torch raises when training.pt has unexpected contents."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(
-            f"{source}: {TRAINING} does not match its config.json ({reason})"
-        ) from error
+def _restore(trainer: Trainer, saved: SavedState) -> None:
+    """Return to the point at which a state was saved; the optimizer keeps the recipe's settings."""
+    trainer.model.load_state_dict(saved.weights)
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": saved.optimizer, "param_groups": groups})
+    trainer.step = saved.step
+    trainer.seconds = saved.seconds
+    trainer.losses = saved.losses
+    trainer.history = saved.history
 
 
-def _warn_of_changes(trainer: Trainer, state: dict[str, Any]) -> None:
+def _warn_of_changes(trainer: Trainer, saved: SavedState) -> None:
     """Log each property of the machine that differs from the one the state was saved on."""
     for name, now in trainer.circumstances().items():
-        before = state.get(name, now)
+        before = saved.circumstances[name]
         if before != now:
             log.warning(
                 "mtdinterp: this run had %s = %s and resumes with %s: its last bits will differ "
@@ -203,51 +212,9 @@ class Run:
         write_weights(self.path, self.trainer.model, self.config, history[-1] if history else None)
 
     def save_state(self) -> None:
-        """Write training.pt, the only file that resuming depends on besides config.json."""
-        state = {
-            **self.trainer.state(),
-            "schema": SCHEMA,
-            "config_sha256": config_digest(self.config, RUN_PARTS),
-        }
-        content = io.BytesIO()
-        torch.save(state, content)
-        with replacing(self.path / TRAINING) as path:
-            path.write_bytes(content.getvalue())
+        """Write everything that resuming depends on besides config.json."""
+        write_state(self.path, self.trainer, self.config)
         self.saved_at = time.monotonic()
-
-
-def read_state(source: Path) -> dict[str, Any]:
-    """The contents of training.pt: tensors and plain values.
-
-    Anything else in the file is refused, never executed.
-    """
-    path = source / TRAINING
-    try:
-        state = _load_plain(path.read_bytes())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing, so this checkpoint cannot be resumed") from error
-    except pickle.UnpicklingError as error:
-        reason = "it holds objects other than tensors; they were not loaded"
-        raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
-    except UNREADABLE as error:
-        reason = "it cannot be read"
-        raise CheckpointError(f"{path}: damaged, or not written by mtdinterp ({reason})") from error
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA or "config_sha256" not in state:
-        raise CheckpointError(
-            f"{path}: expected a training state of checkpoint schema {SCHEMA}, written by mtdinterp"
-        )
-    return state
-
-
-def _load_plain(content: bytes) -> Any:
-    """Read a file of torch.save, checking the archive's checksums, which torch ignores."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if archive.testzip() is not None:
-            raise zipfile.BadZipFile
-    with warnings.catch_warnings():
-        # torch warns about foreign pickles, which are refused anyway.
-        warnings.simplefilter("ignore")
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def _check_device(name: str) -> None:

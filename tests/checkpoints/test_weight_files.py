@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     where = content.index(WEIGHTS["a"].numpy().tobytes())
     content[where] ^= 1
     path.write_bytes(content)
-    assert refusal(path).endswith("damaged, or not written by torch.save")
+    assert refusal(path).endswith("damaged (a checksum is wrong)")
 
 
 def repacked(path, values, compression, copies=1):
@@ -115,9 +115,8 @@ def test_only_regular_files_of_a_bounded_size(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "directory").mkdir()
-    for name in ("pipe", "zero"):
+    for name in ("pipe", "zero", "directory"):
         assert "expected a regular file" in refusal(tmp_path / name)
-    assert "cannot be read (Is a directory)" in refusal(tmp_path / "directory")
     save_file(WEIGHTS, tmp_path / "large")
     assert "expected at most 50 bytes, got more" in refusal(tmp_path / "large", most=50)
 
