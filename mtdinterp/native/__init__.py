@@ -8,7 +8,8 @@ import os
 
 from mtdinterp.checks import check_option
 from mtdinterp.native import kernels
-from mtdinterp.native.build import BuildError, load_library
+from mtdinterp.native.build import load_library
+from mtdinterp.native.failures import BuildError
 
 __all__ = ["BuildError", "kernels", "load_library", "use_kernels"]
 

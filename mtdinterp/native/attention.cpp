@@ -1,6 +1,7 @@
 // Relative attention on given queries, keys and values: the operator that serves every model.
 
 #include "attention_core.h"
+#include "failure.h"
 
 extern "C" {
 
@@ -99,24 +100,35 @@ void attention_backward(const Problem& p, const Gradients& g, const std::vector<
 
 extern "C" {
 
-void relative_attention_forward(const Problem* problem, const Operand* out_v, const Operand* out_r) {
+int32_t relative_attention_forward(const Problem* problem, const Operand* out_v, const Operand* out_r) {
     const Problem& p = *problem;
-    const auto keys = pack_tables(p.key_table, p.heads, p.length, p.keys, p.d_pos);
-    const auto values = pack_tables(p.value_table, p.heads, p.length, p.keys, p.d_rel);
+    Failures failures;
+    failures.guard([&] {
+        const auto keys = pack_tables(p.key_table, p.heads, p.length, p.keys, p.d_pos);
+        const auto values = pack_tables(p.value_table, p.heads, p.length, p.keys, p.d_rel);
 #pragma omp parallel for num_threads(p.threads) schedule(static, 1)
-    for (int thread = 0; thread < p.threads; ++thread) attention_forward(p, *out_v, *out_r, keys, values, thread);
+        for (int thread = 0; thread < p.threads; ++thread)
+            failures.guard([&] { attention_forward(p, *out_v, *out_r, keys, values, thread); });
+    });
+    return failures.code;
 }
 
-void relative_attention_backward(const Problem* problem, const Gradients* gradients) {
+int32_t relative_attention_backward(const Problem* problem, const Gradients* gradients) {
     const Problem& p = *problem;
-    const auto keys = pack_tables(p.key_table, p.heads, p.length, p.keys, p.d_pos);
-    const auto values = pack_tables(p.value_table, p.heads, p.length, p.keys, p.d_rel);
-    Sums key_sums(int64_t(p.heads) * p.keys * padded(p.d_pos), p.threads);
-    Sums value_sums(int64_t(p.heads) * p.keys * padded(p.d_rel), p.threads);
+    Failures failures;
+    failures.guard([&] {
+        const auto keys = pack_tables(p.key_table, p.heads, p.length, p.keys, p.d_pos);
+        const auto values = pack_tables(p.value_table, p.heads, p.length, p.keys, p.d_rel);
+        Sums key_sums(int64_t(p.heads) * p.keys * padded(p.d_pos), p.threads);
+        Sums value_sums(int64_t(p.heads) * p.keys * padded(p.d_rel), p.threads);
 #pragma omp parallel for num_threads(p.threads) schedule(static, 1)
-    for (int thread = 0; thread < p.threads; ++thread)
-        attention_backward(p, *gradients, keys, values, key_sums.of(thread), value_sums.of(thread), thread);
-    key_sums.into_table(gradients->key_table, 0, p.heads, p.length, p.keys, p.d_pos, p.threads);
-    value_sums.into_table(gradients->value_table, 0, p.heads, p.length, p.keys, p.d_rel, p.threads);
+        for (int thread = 0; thread < p.threads; ++thread)
+            failures.guard([&] {
+                attention_backward(p, *gradients, keys, values, key_sums.of(thread), value_sums.of(thread), thread);
+            });
+        key_sums.into_table(gradients->key_table, 0, p.heads, p.length, p.keys, p.d_pos, p.threads);
+        value_sums.into_table(gradients->value_table, 0, p.heads, p.length, p.keys, p.d_rel, p.threads);
+    });
+    return failures.code;
 }
 }

@@ -13,7 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mtdinterp.native.build import required_library
+from mtdinterp.native.calls import run_kernel
+from mtdinterp.native.operands import (
+    INDEX_LIMIT,
+    check_at_most,
+    check_index_range,
+    check_operand,
+)
 from mtdinterp.native.threads import kernel_threads
 
 Outputs = tuple[Tensor, Tensor, Tensor]
@@ -90,31 +96,21 @@ def fused_relative_attention(
     return content, position
 
 
-def can_fuse(*tensors: Tensor) -> bool:
-    """Whether the kernels accept these tensors: dense float32 on the CPU, and none empty."""
-    return all(map(_can_fuse_one, tensors))
-
-
-def _can_fuse_one(tensor: Tensor) -> bool:
-    return (
-        tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and tensor.numel() > 0
-    )
-
-
 @torch.library.custom_op("mtdinterp::relative_attention", mutates_args=())
 def _forward(
     q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor
 ) -> Outputs:
+    _check(q, p, k, v, key_table, value_table)
     q, p, k, v = map(_rows_contiguous, (q, p, k, v))
     key_table = key_table.contiguous()
     value_table = value_table.contiguous()
     out_v, out_r, stats = _empty_outputs(q, p, k, v, key_table, value_table)
     problem = _problem(q, p, k, v, key_table, value_table, stats)
-    required_library().relative_attention_forward(
-        ctypes.byref(problem), ctypes.byref(_operand(out_v)), ctypes.byref(_operand(out_r))
+    run_kernel(
+        "relative_attention_forward",
+        ctypes.byref(problem),
+        ctypes.byref(_operand(out_v)),
+        ctypes.byref(_operand(out_r)),
     )
     return out_v, out_r, stats
 
@@ -131,6 +127,11 @@ def _backward(
     value_table: Tensor,
     stats: Tensor,
 ) -> Grads:
+    _check(q, p, k, v, key_table, value_table)
+    batch, queries, heads, _ = q.shape
+    check_operand("grad_v", grad_v, (batch, queries, heads, v.shape[-1]))
+    check_operand("grad_r", grad_r, (batch, queries, heads, value_table.shape[-1]))
+    check_operand("stats", stats, (batch, heads, queries, 2))
     grad_v = _rows_contiguous(grad_v)
     grad_r = _rows_contiguous(grad_r)
     q, p, k, v = map(_rows_contiguous, (q, p, k, v))
@@ -140,13 +141,13 @@ def _backward(
     # Zeros, because offsets that no sequence reaches keep a gradient of zero.
     d_key_table = key_table.new_zeros(key_table.shape)
     d_value_table = value_table.new_zeros(value_table.shape)
-    problem = _problem(q, p, k, v, key_table, value_table, stats)
+    problem = _problem(q, p, k, v, key_table, value_table, stats.contiguous())
     gradients = _Gradients(
         *map(_operand, (grad_v, grad_r, d_q, d_p, d_k, d_v)),
         d_key_table.data_ptr(),
         d_value_table.data_ptr(),
     )
-    required_library().relative_attention_backward(ctypes.byref(problem), ctypes.byref(gradients))
+    run_kernel("relative_attention_backward", ctypes.byref(problem), ctypes.byref(gradients))
     return d_q, d_p, d_k, d_v, d_key_table, d_value_table
 
 
@@ -188,6 +189,33 @@ def _differentiate(ctx: Any, grad_v: Tensor, grad_r: Tensor, _: Tensor) -> Grads
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
+
+
+def _check(
+    q: Tensor, p: Tensor, k: Tensor, v: Tensor, key_table: Tensor, value_table: Tensor
+) -> None:
+    """Refuse what the kernel would misread. Axes that are free are taken from the tensor itself."""
+    if q.ndim != 4:
+        raise ValueError(f"q: expected [batch, query, head, d_key], got shape {list(q.shape)}")
+    if k.ndim != 4 or key_table.ndim != 3:
+        raise ValueError(
+            "k and key_table: expected [batch, key, head, d_key] and [head, length, d_pos], got "
+            f"shapes {list(k.shape)} and {list(key_table.shape)}"
+        )
+    batch, queries, heads, d_key = q.shape
+    keys, length = k.shape[1], key_table.shape[1]
+    check_operand("q", q, q.shape)
+    check_operand("p", p, (batch, queries, heads, *p.shape[-1:]))
+    check_operand("k", k, (batch, keys, heads, d_key))
+    check_operand("v", v, (batch, keys, heads, *v.shape[-1:]))
+    check_operand("key_table", key_table, (heads, length, *p.shape[-1:]))
+    check_operand("value_table", value_table, (heads, length, *value_table.shape[-1:]))
+    check_at_most("queries", queries, "keys", keys)
+    check_at_most("keys", keys, "rows of key_table", length)
+    widest = max(d_key, p.shape[-1], v.shape[-1], value_table.shape[-1])
+    check_index_range("sequence", keys, widest)
+    check_at_most("batch", batch, "sequences of one call", INDEX_LIMIT - 1)
+    check_at_most("heads", heads, "heads of one call", INDEX_LIMIT - 1)
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

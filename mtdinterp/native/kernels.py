@@ -1,4 +1,8 @@
-"""The C functions as Python calls on NumPy arrays; shapes are checked by the callers."""
+"""The C functions as Python calls on NumPy arrays.
+
+Types and shapes are checked here, because a wrong one would make the C++ code read other memory.
+Ranges of values are checked by the kernels themselves.
+"""
 
 import ctypes
 import time
@@ -6,7 +10,9 @@ import time
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from mtdinterp.checks import check_count, check_order
 from mtdinterp.native.build import required_library
+from mtdinterp.native.calls import run_kernel
 from mtdinterp.native.threads import kernel_threads
 
 VECTOR = 8
@@ -22,9 +28,20 @@ def _c_argument(value: np.ndarray | int) -> ctypes.c_void_p | ctypes.c_int64:
     return ctypes.c_int64(value)
 
 
-def _call(name: str, *arguments: np.ndarray | int) -> None:
-    function = getattr(required_library(), name)
-    function(*map(_c_argument, arguments))
+def _call(name: str, *arguments: np.ndarray | int) -> bool:
+    return run_kernel(name, *map(_c_argument, arguments))
+
+
+def _operand(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """The array in C order and aligned, which copies it only if necessary."""
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+            f"{name}: expected {np.dtype(dtype)} of shape {list(shape)}, "
+            f"got {array.dtype} of shape {list(array.shape)}"
+        )
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
 
 
 def log_likelihood_at_nodes(
@@ -42,17 +59,26 @@ def log_likelihood_at_nodes(
     Returns:
         Log-likelihoods [batch, node].
     """
+    if likelihoods.ndim != 3 or points_by_lag.ndim != 2:
+        raise ValueError(
+            "likelihoods and points_by_lag: expected [batch, step, lag] and [lag, node], got "
+            f"shapes {list(likelihoods.shape)} and {list(points_by_lag.shape)}"
+        )
     batch_size, steps, order = likelihoods.shape
-    out = np.empty((batch_size, points_by_lag.shape[1]))
+    nodes = points_by_lag.shape[1]
+    if nodes % NODES:
+        raise ValueError(f"points_by_lag: expected a multiple of {NODES} nodes, got {nodes}")
+    check_count("steps_per_logarithm", steps_per_logarithm)
+    out = np.empty((batch_size, nodes))
     _call(
         "log_likelihood_at_nodes",
         out,
-        np.ascontiguousarray(likelihoods),
-        np.ascontiguousarray(points_by_lag),
+        _operand("likelihoods", likelihoods, np.float64, (batch_size, steps, order)),
+        _operand("points_by_lag", points_by_lag, np.float64, (order, nodes)),
         batch_size,
         steps,
         order,
-        out.shape[1],
+        nodes,
         steps_per_logarithm,
         kernel_threads(),
     )
@@ -83,29 +109,65 @@ def draw_tokens(
         tokens: the result, [batch, pos], filled in place.
         lags: the latent lags, [batch, pos], filled in place.
     """
+    if first_tokens.ndim != 2 or tokens.ndim != 2:
+        raise ValueError(
+            "first_tokens and tokens: expected [lag, batch] and [batch, pos], got shapes "
+            f"{list(first_tokens.shape)} and {list(tokens.shape)}"
+        )
     order, batch_size = first_tokens.shape
-    _call(
+    length = tokens.shape[1]
+    check_order(order)
+    check_count("vocab_size", vocab_size)
+    if length < order:
+        raise ValueError(f"tokens: expected at least {order} positions, got {length}")
+    _check_results(tokens, lags, (batch_size, length))
+    random = (length - order, batch_size)
+    in_range = _call(
         "draw_tokens",
         tokens,
         lags,
-        keep,
-        other,
+        _operand("keep", keep, np.float64, (vocab_size**2,)),
+        _operand("other", other, np.int64, (vocab_size**2,)),
         vocab_size,
-        boundaries,
-        lag_uniform,
-        token_uniform,
-        first_tokens,
+        _operand("boundaries", boundaries, np.float64, (order - 1, batch_size)),
+        _operand("lag_uniform", lag_uniform, np.float64, random),
+        _operand("token_uniform", token_uniform, np.float64, random),
+        _operand("first_tokens", first_tokens, np.int64, (order, batch_size)),
         batch_size,
         order,
-        tokens.shape[1],
-        tokens.strides[0] // 8,
+        length,
+        tokens.strides[0] // tokens.itemsize,
         kernel_threads(),
     )
+    if not in_range:
+        raise ValueError(
+            f"expected tokens in 0..{vocab_size - 1} in first_tokens and other, and numbers in "
+            "[0, 1) in token_uniform; got others"
+        )
+
+
+def _check_results(tokens: np.ndarray, lags: np.ndarray, shape: tuple[int, int]) -> None:
+    """Refuse arrays that the kernel cannot fill: rows must be contiguous and equally far apart."""
+    for name, array in (("tokens", tokens), ("lags", lags)):
+        if array.dtype != np.int64 or array.shape != shape:
+            raise ValueError(
+                f"{name}: expected int64 of shape {list(shape)}, "
+                f"got {array.dtype} of shape {list(array.shape)}"
+            )
+        by_row = array.strides[1] == array.itemsize or shape[1] <= 1 or array.size == 0
+        if not (by_row and array.flags.aligned and array.flags.writeable):
+            raise ValueError(f"{name}: expected a writable array with contiguous rows")
+    if tokens.strides[0] != lags.strides[0] and shape[0] > 1:
+        raise ValueError(
+            f"lags: expected rows {tokens.strides[0]} bytes apart like those of tokens, "
+            f"got {lags.strides[0]}"
+        )
 
 
 def machine_rates(seconds: float = 0.2) -> tuple[float, float]:
     """Fused multiply-adds and exponentials per second, on as many threads as torch uses."""
     threads = kernel_threads()
+    library = required_library()
 
     def rate(name: str, each: int) -> float:
         rounds = 1000
@@ -113,7 +175,7 @@ def machine_rates(seconds: float = 0.2) -> tuple[float, float]:
         while taken < seconds:
             rounds *= 2
             start = time.perf_counter()
-            _call(name, rounds, threads)
+            getattr(library, name)(ctypes.c_int64(rounds), ctypes.c_int32(threads))
             taken = time.perf_counter() - start
         return rounds * each * threads / taken
 

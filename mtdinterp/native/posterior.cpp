@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "failure.h"
+
 namespace {
 
 constexpr int WIDTH = 4, VECTORS = 2, NODES = WIDTH * VECTORS;
@@ -37,8 +39,8 @@ void one_block(double* out, const double* c, int64_t steps, int order, const dou
 
 }  // namespace
 
-extern "C" void log_likelihood_at_nodes(double* out, const double* c, const double* w, int64_t batch, int64_t steps,
-                                        int64_t order, int64_t nodes, int64_t steps_per_log, int64_t threads) {
+extern "C" int32_t log_likelihood_at_nodes(double* out, const double* c, const double* w, int64_t batch, int64_t steps,
+                                           int64_t order, int64_t nodes, int64_t steps_per_log, int64_t threads) {
     auto run = order == 2 ? one_block<2> : order == 3 ? one_block<3> : order == 4 ? one_block<4>
              : order == 5 ? one_block<5> : order == 6 ? one_block<6> : one_block<0>;
     const int64_t blocks = nodes / NODES;
@@ -47,4 +49,5 @@ extern "C" void log_likelihood_at_nodes(double* out, const double* c, const doub
         const int64_t b = task / blocks, n = task % blocks * NODES;
         run(out + b * nodes + n, c + b * steps * order, steps, int(order), w + n, nodes, steps_per_log);
     }
+    return NONE;
 }

@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "attention_core.h"
+#include "failure.h"
 
 extern "C" {
 
@@ -191,7 +192,11 @@ double run_share(const Step& step, const std::vector<PackedLayer>& layers, const
     for (int64_t b = share.begin; b < share.end; ++b) {
         Run& first = runs[0];
         std::memset(first.rows, 0, int64_t(step.keys) * first.d_in8 * sizeof(float));
-        for (int i = 0; i < step.keys; ++i) first.rows[i * first.d_in8 + step.tokens[b * step.keys + i]] = 1;
+        for (int i = 0; i < step.keys; ++i) {
+            const int64_t token = step.tokens[b * step.keys + i];
+            if (token < 0 || token >= first.s.d_key) throw std::out_of_range("token");
+            first.rows[i * first.d_in8 + token] = 1;
+        }
         for (size_t l = 0; l + 1 < runs.size(); ++l) runs[l].run(runs[l + 1].rows, runs[l + 1].d_in8);
         last.run(stream, d8);
         multiply(outputs, vocab8, stream, d8, step.queries, W_U.data, vocab8, W_U.rows);
@@ -212,10 +217,7 @@ double run_share(const Step& step, const std::vector<PackedLayer>& layers, const
     return loss;
 }
 
-}  // namespace
-
-extern "C" void transformer_step(const Step* given) {
-    const Step& step = *given;
+void run_step(const Step& step, Failures& failures) {
     int64_t end = 0;
     std::vector<PackedLayer> layers;
     layers.reserve(step.layers);
@@ -227,7 +229,7 @@ extern "C" void transformer_step(const Step* given) {
     std::vector<double> losses(step.threads);
 #pragma omp parallel for num_threads(step.threads) schedule(static, 1)
     for (int thread = 0; thread < step.threads; ++thread)
-        losses[thread] = run_share(step, layers, W_U, at_W_U, sums.of(thread), thread);
+        failures.guard([&] { losses[thread] = run_share(step, layers, W_U, at_W_U, sums.of(thread), thread); });
     if (!step.targets) return;
     double loss = 0;
     for (const double part : losses) loss += part;
@@ -242,4 +244,12 @@ extern "C" void transformer_step(const Step* given) {
         if (to.mix) sums.into_matrix(to.d_mix, layer.at_mix, to.heads * to.d_in, to.d_out, step.threads);
         if (to.skip) sums.into_matrix(to.d_skip, layer.at_skip, to.d_in, to.d_out, step.threads);
     }
+}
+
+}  // namespace
+
+extern "C" int32_t transformer_step(const Step* given) {
+    Failures failures;
+    failures.guard([&] { run_step(*given, failures); });
+    return failures.code;
 }

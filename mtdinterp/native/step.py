@@ -20,7 +20,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mtdinterp.checks import check_option
-from mtdinterp.native.build import required_library
+from mtdinterp.native.calls import run_kernel
+from mtdinterp.native.folded import FoldedLayer, check_model
+from mtdinterp.native.operands import (
+    INDEX_LIMIT,
+    check_at_most,
+    check_index_range,
+    check_operand,
+)
 from mtdinterp.native.threads import kernel_threads
 
 LOSSES = ("mse", "cross-entropy")
@@ -30,39 +37,6 @@ KEPT_BYTES = 2**27
 A step that would need more memory recomputes the attention instead.
 """
 BYTES_PER_FLOAT = 4
-
-
-class FoldedLayer(NamedTuple):
-    """A layer without redundant parameters.
-
-    For every head, score[i, j] = h_i·M·h_j + h_i·keys[i-j], content_i = Σ_j A[i, j]·h_j and
-    position_i = Σ_j A[i, j]·values[i-j]. Without `mix` the stream becomes concat(h, content,
-    position of every head); with it h·skip + Σ_heads (content·mix + position).
-    """
-
-    M: Float[Tensor, "head d_in d_in"]
-    keys: Float[Tensor, "head length d_in"]
-    values: Float[Tensor, "head length d_rel"]
-    mix: Float[Tensor, "head d_in d_out"] | None = None
-    skip: Float[Tensor, "d_in d_out"] | None = None
-    """None is the identity."""
-
-    @property
-    def n_heads(self) -> int:
-        """Number of heads."""
-        return self.M.shape[0]
-
-    @property
-    def d_in(self) -> int:
-        """Width of the stream that the layer reads."""
-        return self.M.shape[1]
-
-    @property
-    def d_out(self) -> int:
-        """Width of the stream after the layer."""
-        if self.mix is not None:
-            return self.mix.shape[-1]
-        return self.d_in + self.n_heads * (self.d_in + self.values.shape[-1])
 
 
 def fused_outputs(
@@ -82,13 +56,15 @@ def fused_outputs(
     Returns:
         Outputs [batch, query, vocab], with one query if `last_only` and all positions otherwise.
     """
-    batch, length = tokens.shape
+    widest = check_model(layers, unembedding)
+    sequence = _checked_tokens(tokens, layers[0].keys.shape[1], widest)
+    batch, length = sequence.shape
     n_queries = 1 if last_only else length
     outputs = unembedding.new_empty(batch, n_queries, unembedding.shape[1])
     parameters = _contiguous([unembedding, *_tensors(layers)])
     _call(
         _Problem(
-            tokens=tokens.contiguous(),
+            tokens=sequence,
             n_queries=n_queries,
             parameters=parameters,
             outputs=outputs,
@@ -117,10 +93,15 @@ def fused_loss(
         The loss, a scalar.
     """
     check_option("loss", loss, LOSSES)
+    widest = check_model(layers, unembedding)
+    sequence = _checked_tokens(tokens, layers[0].keys.shape[1], widest)
+    converted = targets.to(unembedding).resolve_neg().contiguous()
+    check_operand("targets", converted, (len(sequence), *targets.shape[1:2], unembedding.shape[1]))
+    check_at_most("queries", targets.shape[1], "positions", sequence.shape[1])
     parameters = [unembedding, *_tensors(layers)]
     has_gradient = any(tensor is not None and tensor.requires_grad for tensor in parameters)
     backward = torch.is_grad_enabled() and has_gradient
-    return _Loss.apply(tokens, targets, loss, backward, *parameters)
+    return _Loss.apply(sequence, converted, loss, backward, *parameters)
 
 
 class _Loss(torch.autograd.Function):
@@ -139,8 +120,8 @@ class _Loss(torch.autograd.Function):
 
         Args:
             ctx: autograd's context, which keeps the gradients for `backward`.
-            tokens: integer tokens, [batch, pos].
-            targets: target distributions, [batch, query, vocab].
+            tokens: contiguous int64 tokens, [batch, pos].
+            targets: contiguous float32 target distributions, [batch, query, vocab].
             loss: "mse" or "cross-entropy".
             backward: whether to compute gradients.
             *parameters: the unembedding and the tensors of every layer.
@@ -158,10 +139,10 @@ class _Loss(torch.autograd.Function):
         result = unembedding.new_empty(())
         _call(
             _Problem(
-                tokens=tokens.contiguous(),
+                tokens=tokens,
                 n_queries=targets.shape[1],
                 parameters=contiguous,
-                targets=targets.to(unembedding).contiguous(),
+                targets=targets,
                 loss=loss,
                 gradients=gradients if backward else None,
                 result=result,
@@ -297,7 +278,30 @@ def _call(problem: _Problem) -> None:
         d_W_U=_address(gradients[0]),
         loss=_address(problem.result),
     )
-    required_library().transformer_step(ctypes.byref(step))
+    if not run_kernel("transformer_step", ctypes.byref(step)):
+        lowest, highest = problem.tokens.min().item(), problem.tokens.max().item()
+        raise ValueError(
+            f"tokens: expected values in 0..{layers[0].d_in - 1}, got values in {lowest}..{highest}"
+        )
+
+
+def _checked_tokens(tokens: Tensor, table_rows: int, widest: int) -> Tensor:
+    """Contiguous int64 tokens [batch, pos] of a length that the tables support.
+
+    Their values are checked by the kernel, where that costs nothing.
+    """
+    if tokens.ndim != 2 or tokens.numel() == 0 or not tokens.is_cpu:
+        raise ValueError(
+            "tokens: expected [batch, pos] on the cpu with no empty axis, got shape "
+            f"{list(tokens.shape)} on the {tokens.device.type}"
+        )
+    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
+        raise ValueError(f"tokens: expected an integer type, got {tokens.dtype}")
+    batch, length = tokens.shape
+    check_at_most("tokens", length, "rows of the tables", table_rows)
+    check_index_range("sequence", length, widest)
+    check_at_most("batch", batch, "sequences of one call", INDEX_LIMIT - 1)
+    return tokens.to(torch.int64).resolve_neg().contiguous()
 
 
 def _tensors(layers: Sequence[FoldedLayer]) -> list[Tensor | None]:
@@ -323,7 +327,8 @@ def _kept_bytes(layers: Sequence[FoldedLayer], n_keys: int, n_queries: int) -> i
 
 
 def _contiguous(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+    """Tensors whose memory holds their values in order; a negated view holds the opposite ones."""
+    return [None if tensor is None else tensor.resolve_neg().contiguous() for tensor in tensors]
 
 
 def _address(tensor: Tensor | None) -> int | None:
