@@ -25,7 +25,8 @@ from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import CLEAR_R2, EXPLAINED, IDENTIFIED_TO, NEAR_OPTIMUM, NOTHING_MOVES
 from mtdinterp.errors import CannotCompute, NotApplicable, NothingToTune
 from mtdinterp.estimators import Constants, tune_learning_rate
-from mtdinterp.estimators.mirror_descent import first_order_beta
+from mtdinterp.estimators.mirror_descent import TunedRate, first_order_beta
+from mtdinterp.estimators.optimum import Interval
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.formatting import listed, r2_text, with_error
@@ -58,6 +59,8 @@ NO_OFFSETS = (
 """Why attention does not show β, nor the gain that the weights level needs."""
 OTHER_ARCHITECTURE = "needs a disentangled transformer with three layers and one head per layer"
 """Why the weights do not show β on any other model."""
+FLAT_OPTIMUM = "The optimum is flat, so no β can be called near to it or far from it"
+"""What is said of a β next to a flat optimum."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,14 @@ class BetaRecovery(Result):
     output_at_bound: bool
     """Whether the search for the nearest β ended on a bound: the outputs do not determine it."""
     optimal: float
-    """β of one-step mirror descent tuned to the truth for this task and length."""
+    """β of one-step mirror descent tuned to the truth for this task and length; at a flat optimum
+    the geometric middle of the interval."""
+    optimal_interval: Interval | None
+    """β within one standard error of the optimum, with None for an open end; None if there is no
+    optimum."""
+    flat: bool
+    """Whether the optimum is flat: every β of the interval predicts as well, so that no β can be
+    compared with it."""
     no_optimum: str
     """Why there is no optimum, in one sentence; empty if there is one."""
     nothing_to_infer: bool
@@ -179,6 +189,23 @@ class BetaRecovery(Result):
             "output": (self.output, self.output_stderr),
         }
         return with_error(*levels[level])
+
+    def optimum_text(self) -> str:
+        """The optimum with its interval, or that it is flat; "none" if there is no optimum."""
+        if self.optimal_interval is None:
+            return "none"
+        return self.optimal_interval.text("β", self.optimal, self.flat)
+
+    def optimum_sentence(self) -> str:
+        """The optimum with its interval, or why there is none to compare with."""
+        if self.no_optimum:
+            return self.no_optimum
+        if self.flat:
+            return f"{FLAT_OPTIMUM} ({self.optimum_text()})."
+        return (
+            f"The optimum for this task and length is {self.optimum_text()}; in brackets, the "
+            "values within one standard error."
+        )
 
     def unclear_sentence(self) -> str:
         """A warning about levels with a low R²; empty if there are none."""
@@ -232,7 +259,7 @@ class BetaRecovery(Result):
         if self.no_optimum:
             lines.append(f"  optimum     none: {self.no_optimum}")
         else:
-            lines.append(f"  optimum for this task and length {self.optimal:.2f}")
+            lines.append(f"  optimum for this task and length {self.optimum_text()}")
         if math.isfinite(self.theory):
             lines.append(f"  first-order theory {self.theory:.2f}")
         lines += [f"  {text}" for text in (self.head_sentence(), self.unclear_sentence()) if text]
@@ -263,7 +290,7 @@ class BetaRecovery(Result):
             status = Status.UNDECIDABLE
         number = "—"
         if math.isfinite(value):
-            away = _standard_errors_away(distance, stderr)
+            away = "" if self.flat else _standard_errors_away(distance, stderr)
             number = f"{with_error(value, stderr)} (R² {r2_text(r2)}{away})"
         return Claim(
             claim=f"β read from the {level} is within {NEAR_OPTIMUM:.0%} of the optimum",
@@ -271,7 +298,7 @@ class BetaRecovery(Result):
             evidence=LEVEL_EVIDENCE[level] + self._head_note(level),
             number=number,
             threshold=f"within {NEAR_OPTIMUM:.0%}, R² ≥ {CLEAR_R2:g}",
-            control="—" if self.no_optimum else f"optimum {self.optimal:.2f}",
+            control="—" if self.no_optimum else f"optimum {self.optimum_text()}",
             n_sequences=self.n_read if level == "attention" else self.n_fitted,
             seed=self.seed,
             reason=reason,
@@ -289,6 +316,8 @@ class BetaRecovery(Result):
             return "the optimum is for one step, and this model is deep enough for two"
         if self.no_optimum:
             return self.no_optimum
+        if self.flat:
+            return f"the optimum is {self.optimum_text()}, so no β can be compared with it"
         if level == "attention" and self.no_attention:
             return self.no_attention
         if level == "output" and self.output_at_bound:
@@ -306,17 +335,16 @@ class BetaRecovery(Result):
         if math.isfinite(self.weights):
             note = f"{self.weights_raw:.1f} × gain {self.gain:.3f}, R² {self.weights_r2:.3f}"
             readings.insert(0, Reading("weights", self.weights, math.nan, note))
-        levels = [
-            Level("one_step", "optimum", self.optimal),
-            Level("one_step_theory", "first-order theory", self.theory),
-        ]
+        # The value at a flat optimum is not a level that readings should have.
+        levels = [] if self.flat else [Level("one_step", "optimum", self.optimal)]
+        levels.append(Level("one_step_theory", "first-order theory", self.theory))
         known = tuple(level for level in levels if math.isfinite(level.value))
         title = "β at each level (± standard error, bars 95%)"
         shown = tuple(reading for reading in readings if math.isfinite(reading.value))
         blocks: list[Block] = [Intervals(title, shown, known, "β")] if shown else []
         if len(self.heads) > 1 and not self.no_attention:
             blocks.append(self._head_table())
-        sentences = [self.head_sentence(), self.unclear_sentence(), self.no_optimum]
+        sentences = [self.head_sentence(), self.unclear_sentence(), self.optimum_sentence()]
         sentences += [
             f"β by {level} does not apply: {reason}."
             for level, reason in (("weights", self.no_weights), ("attention", self.no_attention))
@@ -392,7 +420,7 @@ def recover_beta(
         raw = explanation.implementation.read(model, task).get("weights", NO_SLOPE)
     no_attention = NO_OFFSETS if lag_offsets(task) is None else ""
     beta, stderr, at_bound = _output_level(explanation, evidence)
-    optimal, no_optimum, nothing_to_infer = _optimum(task, explanation.length)
+    tuned, no_optimum, nothing_to_infer = _optimum(task, explanation.length)
     return BetaRecovery(
         weights=raw.value * gain.value,
         weights_raw=raw.value,
@@ -407,7 +435,9 @@ def recover_beta(
         output_stderr=stderr,
         output_r2=_share_of_movement(evidence, given, beta),
         output_at_bound=at_bound,
-        optimal=optimal,
+        optimal=math.nan if tuned is None else tuned.beta,
+        optimal_interval=None if tuned is None else tuned.interval,
+        flat=tuned is not None and tuned.flat,
         no_optimum=no_optimum,
         nothing_to_infer=nothing_to_infer,
         no_weights=_no_weights(explanation, raw, no_attention),
@@ -481,15 +511,15 @@ def _output_level(explanation: Explanation, evidence: Evidence) -> tuple[float, 
     return fit.constants["beta"], stderr, bool(fit.at_bound)
 
 
-def _optimum(task: Task, length: int) -> tuple[float, str, bool]:
-    """β tuned to the truth, or NaN with the reason; and whether there is nothing to infer."""
+def _optimum(task: Task, length: int) -> tuple[TunedRate | None, str, bool]:
+    """β tuned to the truth, or None with the reason; and whether there is nothing to infer."""
     try:
-        return tune_learning_rate(task, length).beta, "", False
+        return tune_learning_rate(task, length), "", False
     except NothingToTune:
         reason = "every β gives the same predictions on this task, so there is nothing to infer"
-        return math.nan, reason, True
+        return None, reason, True
     except CannotCompute as error:
-        return math.nan, str(error), False
+        return None, str(error), False
 
 
 def _theory(evidence: Evidence) -> float:

@@ -90,10 +90,15 @@ class OneStep(Algorithm):
             n_sequences: number of sequences to draw.
 
         Returns:
-            The fit, with the mean KL(target ‖ one step) it reaches.
+            The fit, with the mean KL(target ‖ one step) it reaches and the interval of β.
         """
         tuned = tune_learning_rate(task, length, target=target, seed=seed, n_sequences=n_sequences)
-        return Fit({"beta": tuned.beta}, tuned.kl)
+        return Fit(
+            {"beta": tuned.beta},
+            tuned.kl,
+            intervals={"beta": tuned.interval},
+            flat=("beta",) if tuned.flat else (),
+        )
 
     def default_constants(self, evidence: Evidence) -> Constants:
         return {"beta": 10.0}

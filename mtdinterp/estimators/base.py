@@ -15,19 +15,16 @@ predictions best. Fits are hundreds of small operations, which torch does faster
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64
-from scipy.optimize import minimize
 from torch import Tensor
 
 from mtdinterp.checks import ROW_SUM_TOLERANCE, check_count, check_option
 from mtdinterp.errors import NothingToTune
-from mtdinterp.estimators.tuning import AtEdge, minimise_on_grid
+from mtdinterp.estimators.fitting import Constant, Constants, Fit, minimise_constants
 from mtdinterp.evidence import Evidence
 from mtdinterp.native.threads import torch_on_one_thread
 from mtdinterp.providers import failures_named
@@ -35,51 +32,8 @@ from mtdinterp.registry import ESTIMATORS
 from mtdinterp.style import Style
 from mtdinterp.tasks.base import Task
 
-Constants = dict[str, float]
-Objective = Callable[[Constants], float]
-
 TUNING_TARGETS = ("truth", "posterior_mean")
 """What constants can be tuned to: the paper's text uses the first, its appendix the second."""
-
-
-SMALLEST_DIVERGENCE = 1e-12
-"""A mean divergence so small that no fit needs to improve it."""
-
-DIFFERENCE = 1e-6
-"""Share of its range by which a constant is moved to find a slope: large enough to be visible to an
-estimator that computes in float32.
-"""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A number that an estimator depends on, and the range in which it is searched."""
-
-    name: str
-    symbol: str
-    """How formulas and tables write it."""
-    low: float
-    high: float
-    log: bool = True
-    """Whether the search is uniform in the logarithm."""
-    signed: bool = False
-    """Whether negative values of the same sizes are tried too."""
-
-    def grid(self, n_points: int) -> np.ndarray:
-        """Values that cover the range, in increasing order."""
-        space = np.geomspace if self.log else np.linspace
-        return space(self.low, self.high, n_points)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Constants that were fitted, and how well they do."""
-
-    constants: Constants
-    divergence: float
-    """Mean KL(target ‖ estimator) at these constants."""
-    at_bound: tuple[str, ...] = ()
-    """Constants that ended on a bound of their range: the data do not determine them."""
 
 
 class Estimator(ABC):
@@ -151,12 +105,11 @@ class Estimator(ABC):
             CannotCompute: if the estimator has no answer on this evidence.
         """
 
-        def objective(values: Constants) -> float:
-            weights = self.checked_weights(evidence, values)
-            return evidence.divergence(predictions, weights).mean().item()
+        def per_sequence(values: Constants) -> Float64[Tensor, " batch"]:
+            return evidence.divergence(predictions, self.checked_weights(evidence, values))
 
         return minimise_constants(
-            objective, self.constants_for(evidence), self.grid_points, self.tolerance
+            per_sequence, self.constants_for(evidence), self.grid_points, self.tolerance
         )
 
     def tune(
@@ -172,7 +125,8 @@ class Estimator(ABC):
             n_sequences: number of sequences.
 
         Returns:
-            The fit, with the mean KL(target ‖ estimator) it reaches.
+            The fit, with the mean KL(target ‖ estimator) it reaches. If the optimum is flat, its
+            minimiser is noise, and the constant is the geometric middle of its interval.
 
         Raises:
             NothingToTune: if no prediction depends on the weights.
@@ -181,7 +135,15 @@ class Estimator(ABC):
         evidence = task.evidence(data.tokens)
         if self.constants_for(evidence):
             check_tunable(evidence)
-        return self.fit(evidence, target_predictions(evidence, data.next_probs, target))
+        wanted = target_predictions(evidence, data.next_probs, target)
+        fit = self.fit(evidence, wanted)
+        if not fit.flat:
+            return fit
+        (constant,) = self.constants_for(evidence)
+        value = fit.intervals[constant.name].middle((constant.low, constant.high))
+        reached = evidence.divergence(wanted, self.weights(evidence, **{constant.name: value}))
+        settled = {constant.name: value}
+        return replace(fit, constants=settled, divergence=reached.mean().item(), at_bound=())
 
 
 def check_tunable(evidence: Evidence) -> None:
@@ -259,93 +221,3 @@ def target_predictions(
     if check_option("target", target, TUNING_TARGETS) == "truth":
         return truth
     return ESTIMATORS["exact_bayes"].predict(evidence)
-
-
-def minimise_constants(
-    objective: Objective, constants: tuple[Constant, ...], grid_points: int, tolerance: float
-) -> Fit:
-    """Minimise over the box of the constants' ranges.
-
-    Args:
-        objective: mean divergence as a function of named constants.
-        constants: the constants to search over.
-        grid_points: for a single constant, the size of the starting grid.
-        tolerance: for a single constant, its relative accuracy.
-
-    Returns:
-        The best constants found; those at a bound of their range are marked.
-    """
-    if not constants:
-        return Fit({}, objective({}))
-    if len(constants) == 1:
-        return _minimise_one(objective, constants[0], grid_points, tolerance)
-    return _minimise_several(objective, constants)
-
-
-def _minimise_one(
-    objective: Objective, constant: Constant, grid_points: int, tolerance: float
-) -> Fit:
-    grid = constant.grid(grid_points)
-
-    def at(value: float) -> float:
-        return objective({constant.name: value})
-
-    best, reached = minimise_on_grid(at, grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT)
-    if constant.signed and best <= grid[0]:
-        # Close to zero: the constant may be negative, or zero.
-        size, negative = minimise_on_grid(
-            lambda size: at(-size), grid, constant.name, tolerance, at_edge=AtEdge.ACCEPT
-        )
-        best = -size if negative < reached and size > grid[0] else 0.0
-        reached = at(best)
-    bounds = (-constant.high if constant.signed else constant.low, constant.high)
-    at_bound = (constant.name,) if best in bounds else ()
-    return Fit({constant.name: best}, reached, at_bound)
-
-
-def _minimise_several(objective: Objective, constants: tuple[Constant, ...]) -> Fit:
-    """L-BFGS-B from a few starts, in coordinates that map every range to [0, 1]."""
-
-    def named(position: np.ndarray) -> Constants:
-        return {
-            constant.name: _at_fraction(constant, fraction)
-            for constant, fraction in zip(constants, position, strict=True)
-        }
-
-    def value(position: np.ndarray) -> float:
-        return objective(named(position))
-
-    box = [(0.0, 1.0)] * len(constants)
-    starts = [np.full(len(constants), fraction) for fraction in (0.25, 0.5, 0.75)]
-    found = [_descend_from(start, value, box) for start in starts]
-    # Tolerances are relative to the value at the start, so a second run from the best point is
-    # more precise by the factor that the first run gained.
-    best = _descend_from(min(found, key=value), value, box)
-    at_bound = tuple(
-        constant.name
-        for constant, fraction in zip(constants, best, strict=True)
-        if fraction in (0.0, 1.0)
-    )
-    return Fit(named(best), value(best), at_bound)
-
-
-def _descend_from(
-    start: np.ndarray, value: Callable[[np.ndarray], float], box: list[tuple[float, float]]
-) -> np.ndarray:
-    """Where L-BFGS-B ends, with tolerances relative to the value at the start."""
-    size = max(value(start), SMALLEST_DIVERGENCE)
-    result = minimize(
-        lambda position: value(position) / size,
-        start,
-        method="L-BFGS-B",
-        bounds=box,
-        options={"ftol": 1e-10, "gtol": 1e-7, "eps": DIFFERENCE},
-    )
-    return result.x
-
-
-def _at_fraction(constant: Constant, fraction: float) -> float:
-    """The value a fraction of the way through a constant's range."""
-    if constant.log:
-        return float(constant.low * (constant.high / constant.low) ** fraction)
-    return float(constant.low + (constant.high - constant.low) * fraction)

@@ -20,7 +20,8 @@ from mtdinterp.estimators.base import (
     check_tunable,
     target_predictions,
 )
-from mtdinterp.estimators.tuning import minimise_on_grid
+from mtdinterp.estimators.optimum import Interval
+from mtdinterp.estimators.tuning import find_optimum
 from mtdinterp.evidence import Evidence, evidence_of, gradient_at
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.plugins import register_estimator
@@ -201,9 +202,19 @@ class TunedRate:
 
     learning_rate: float
     beta: float
+    """At a flat optimum the geometric middle of the interval, because the minimiser is noise."""
     kl: float
+    """The mean KL at `beta`."""
     steps: int
     target: str
+    interval: Interval
+    """β within one standard error of the optimum; an open end is None (see `optimum`)."""
+    flat: bool
+    """Whether the sequences cannot decide on β: any β of the interval predicts as well."""
+
+    def beta_text(self) -> str:
+        """β with its interval, or that it is flat."""
+        return self.interval.text("β", self.beta, self.flat)
 
 
 def tune_learning_rate(
@@ -227,11 +238,12 @@ def tune_learning_rate(
         grid: learning rates to search first; by default β from 0.1 to 2000.
 
     Returns:
-        The tuned rate.
+        The tuned rate, with the interval of β within one standard error of it. If the sequences
+        cannot decide on a rate, the result says so (`flat`).
 
     Raises:
         NothingToTune: if predictions do not depend on the weights, and so not on the rate.
-        OptimumAtEdge: if the best rate is at an end of the grid.
+        OptimumAtEdge: if the best rate is clearly at an end of the grid.
     """
     steps = check_count("steps", steps)
     data = task.sample(check_count("n_sequences", n_sequences), length, seed)
@@ -241,9 +253,18 @@ def tune_learning_rate(
     scale = evidence.n_components * evidence.n_steps
     rates = BETA.grid(BETA_POINTS) / scale if grid is None else grid
 
-    def mean_kl(learning_rate: float) -> float:
+    def divergence(learning_rate: float) -> Float64[Tensor, " batch"]:
         weights = descend(evidence.likelihoods, learning_rate, steps)
-        return kl_divergence(wanted, evidence.predict(weights)).mean().item()
+        return kl_divergence(wanted, evidence.predict(weights))
 
-    best, kl = minimise_on_grid(mean_kl, rates, "learning_rate")
-    return TunedRate(best, best * scale, kl, steps, target)
+    found = find_optimum(divergence, rates, "learning_rate")
+    rate = found.middle if found.flat else found.best
+    return TunedRate(
+        learning_rate=rate,
+        beta=rate * scale,
+        kl=divergence(rate).mean().item() if found.flat else found.divergence,
+        steps=steps,
+        target=target,
+        interval=found.interval.scaled(scale),
+        flat=found.flat,
+    )
