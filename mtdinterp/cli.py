@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mtdinterp import __version__
 from mtdinterp.commands.flags import add_plugin_flag, load_plugins
+from mtdinterp.formatting import printable
 from mtdinterp.providers import PluginWarning
 
 COMMANDS = {
@@ -54,12 +55,16 @@ COMMANDS = {
 }
 
 
+LONGEST_MESSAGE = 500
+"""Characters of an error that are shown; it may quote a whole command line."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports bad input in one sentence, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message as a sentence and exit."""
-        sentence = message[:1].upper() + message[1:]
+        sentence = printable(message[:1].upper() + message[1:LONGEST_MESSAGE])
         self.exit(2, f"{self.prog}: {sentence}. See '{self.prog} --help'.\n")
 
 
@@ -143,7 +148,7 @@ def _plain_plugin_warnings() -> Iterator[None]:
 
     def show(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, PluginWarning):
-            print(f"mtdinterp: {message}", file=sys.stderr)
+            print(f"mtdinterp: {printable(str(message))}", file=sys.stderr)
         else:
             usual(message, category, *place, **options)
 
@@ -155,17 +160,9 @@ def _plain_plugin_warnings() -> Iterator[None]:
 
 
 def _refuse(options: argparse.Namespace, sentence: str) -> int:
-    print(f"mtdinterp {options.command}: {_printable(sentence)}", file=sys.stderr)
+    shown = sentence if len(sentence) <= LONGEST_MESSAGE else sentence[:LONGEST_MESSAGE] + "…"
+    print(f"mtdinterp {options.command}: {printable(shown)}", file=sys.stderr)
     return 2
-
-
-def _printable(sentence: str) -> str:
-    """A sentence that cannot control the terminal; it may quote names from anybody's file."""
-    marks = []
-    for mark in sentence:
-        shown = mark if mark.isprintable() or mark == "\n" else repr(mark)[1:-1]
-        marks.append(shown)
-    return "".join(marks)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

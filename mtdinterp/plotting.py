@@ -5,12 +5,14 @@ module before any work starts. What a figure shows is left to `mtdinterp.figures
 `mtdinterp.reproduce` and `mtdinterp.pages.pictures`; colours come from `mtdinterp.style`.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.storage import write_file
 from mtdinterp.style import FAINT, INK, SEQUENTIAL, style_of
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -48,7 +50,7 @@ def check_figure_path(path: Path) -> Path:
 def saved_figure(width: float, height: float, path: Path) -> Iterator[Any]:
     """An empty figure in the project's style, which is saved when the block ends.
 
-    No window is opened, and matplotlib's global state (`pyplot`, `rcParams`) is left unchanged.
+    An older file is replaced only when the new one is complete.
 
     Args:
         width: width of the figure in inches.
@@ -58,15 +60,37 @@ def saved_figure(width: float, height: float, path: Path) -> Iterator[Any]:
     Returns:
         A context manager that yields a `matplotlib.figure.Figure`.
     """
+    check_figure_path(path)
+    content = io.BytesIO()
+    with rendered_figure(width, height, content, path.suffix) as figure:
+        yield figure
+    write_file(path, content.getvalue())
+
+
+@contextmanager
+def rendered_figure(
+    width: float, height: float, content: io.BytesIO, suffix: str = ".png"
+) -> Iterator[Any]:
+    """An empty figure in the project's style, which is rendered in memory when the block ends.
+
+    No window is opened, and matplotlib's global state (`pyplot`, `rcParams`) is left unchanged.
+
+    Args:
+        width: width of the figure in inches.
+        height: height of the figure in inches.
+        content: receives the bytes of the file.
+        suffix: the format, one of `FORMATS`.
+
+    Returns:
+        A context manager that yields a `matplotlib.figure.Figure`.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    check_figure_path(path)
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata=UNDATED.get(path.suffix))
+        figure.savefig(content, format=suffix[1:], metadata=UNDATED.get(suffix))
 
 
 def literal(text: str) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from mtdinterp.bounded_files import UnreadableFile, read_bounded
 from mtdinterp.errors import CannotCompute, PluginFailed
+from mtdinterp.formatting import printable
 
 GROUPS = {
     "task": "mtdinterp.tasks",
@@ -39,6 +40,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 line."""
 LARGEST_FILE = 2**20
 """The largest plugin file in bytes; a larger one is unlikely to be source code written by hand."""
+LONGEST_WARNING = 600
+"""Characters of a warning, which quotes what a package says about itself."""
 OWN_PACKAGES = ("mtdinterp", "probes")
 """Where the built-in extensions are defined."""
 LIBRARIES = {"mtdinterp", "torch", "numpy", "importlib", "<frozen importlib._bootstrap>"}
@@ -110,7 +113,7 @@ def installed(kind: str) -> tuple[Installed, ...]:
         same name, and names that cannot be registered.
     """
     found: dict[str, Installed] = {}
-    for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
+    for entry in _announced(GROUPS[kind]):
         provider = _provider_of(entry)
         known = found.get(entry.name)
         if not NAME.fullmatch(entry.name):
@@ -126,6 +129,34 @@ def installed(kind: str) -> tuple[Installed, ...]:
                 f"{provider} is skipped"
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def _announced(group: str) -> list[importlib.metadata.EntryPoint]:
+    """The entry points of a group, without those of packages whose metadata cannot be read."""
+    try:
+        return list(importlib.metadata.entry_points(group=group))
+    # Python parses the metadata of all packages at once, and raises whatever comes up.
+    except Exception:
+        return _announced_one_by_one(group)
+
+
+def _announced_one_by_one(group: str) -> list[importlib.metadata.EntryPoint]:
+    """The same, package by package; a warning names those that are skipped."""
+    found: list[importlib.metadata.EntryPoint] = []
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        # Only the files' place is certain to be readable.
+        name = Path(str(getattr(distribution, "_path", "an unknown package"))).name
+        try:
+            entries = [entry for entry in distribution.entry_points if entry.group == group]
+            name = distribution.name or name
+        except Exception:
+            _warn(f"the metadata of {name} are damaged, so its plugins are skipped")
+            continue
+        if name not in seen:
+            seen.add(name)
+            found += entries
+    return found
 
 
 def load_installed(kind: str, is_registered: Callable[[str], bool]) -> None:
@@ -273,4 +304,5 @@ def _failure(error: BaseException) -> str:
 
 
 def _warn(sentence: str) -> None:
-    warnings.warn(sentence, PluginWarning, stacklevel=3)
+    shown = sentence if len(sentence) <= LONGEST_WARNING else sentence[:LONGEST_WARNING] + "…"
+    warnings.warn(printable(shown), PluginWarning, stacklevel=3)

@@ -141,6 +141,8 @@ class Registry:
                 self.left_out.append(str(error))
         for name in zoo_names():
             self._add(ZOO / name)
+        if not self.entries:
+            raise ValueError(" ".join(["There is no model to open.", *self.left_out]))
         self.first = FIRST
         if len(given) > len(self.left_out) or FIRST not in self.entries:
             self.first = next(iter(self.entries))

@@ -14,6 +14,7 @@ from mtdinterp.app.models import Registry
 from mtdinterp.app.security import Guard
 from mtdinterp.app.static_files import add_static_routes
 from mtdinterp.app.workbench import Workbench
+from mtdinterp.formatting import printable
 
 LONGEST_ERROR = 500
 LONGEST_PATH = 200
@@ -134,13 +135,12 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(404)
     async def unknown_path(request: Request, error: Exception) -> JSONResponse:
-        return _refusal(f"There is nothing at {request.url.path[:LONGEST_PATH]}.", 404)
+        return _refusal(f"There is nothing at {_path(request)}.", 404)
 
     @app.exception_handler(405)
     async def wrong_method(request: Request, error: Exception) -> JSONResponse:
-        method = request.method[:LONGEST_METHOD]
-        path = request.url.path[:LONGEST_PATH]
-        return _refusal(f"{path} does not accept {method}.", 405)
+        method = printable(request.method[:LONGEST_METHOD])
+        return _refusal(f"{_path(request)} does not accept {method}.", 405)
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
@@ -148,12 +148,18 @@ def _add_error_handlers(app: FastAPI) -> None:
         return _refusal("This is a bug in the workbench; see the terminal for details.", 500)
 
 
+def _path(request: Request) -> str:
+    """The path of a request, for an error message."""
+    # Not by `request.url`, which also decodes the query and fails if that is not UTF-8.
+    return printable(request.scope["path"][:LONGEST_PATH])
+
+
 def _refusal(sentence: str, status: int) -> JSONResponse:
     return JSONResponse({"error": sentence}, status)
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error)[:LONGEST_ERROR]
+    text = printable(str(error)[:LONGEST_ERROR])
     return text if text.endswith((".", "?")) else text + "."
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp import catalogue
+from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import CONFIG, WEIGHTS, CheckpointError, check_replaceable
 from mtdinterp.commands.progress import stages
 from mtdinterp.providers import PluginError, load_plugin, read_plugin
@@ -98,11 +99,13 @@ def check_writable(path: Path) -> None:
 
 def checkpoint_directory(text: str) -> Path:
     """An argparse type: a directory for a checkpoint, refused if it contains anything else."""
-    path = Path(not_empty(text)).expanduser()
+    path = expanded(not_empty(text))
     try:
         check_replaceable(path)
     except CheckpointError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: cannot be used ({error.strerror})") from None
     return path
 
 
@@ -112,7 +115,7 @@ NAMED_KINDS = {"task": "task", "architecture": "architecture", "probes": "probe"
 
 def plugin_file(text: str) -> Path:
     """An argparse type: a Python file that can be read; it is run only later."""
-    path = Path(not_empty(text)).expanduser()
+    path = expanded(not_empty(text))
     try:
         read_plugin(path)
     except PluginError as error:

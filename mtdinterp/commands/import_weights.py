@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import CheckpointError, read_file
 from mtdinterp.commands.flags import add_json_flag, checkpoint_directory, not_empty
 from mtdinterp.commands.progress import stages
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         reference = None
         if options.reference:
             stage("checking")
-            reference = read_reference(Path(options.reference).expanduser())
+            reference = read_reference(expanded(options.reference))
         with warnings.catch_warnings():
             # The command's own warning below names the flag.
             warnings.simplefilter("ignore", UncheckedOrientation)
@@ -124,7 +125,7 @@ def _as_text(printed: dict[str, Any]) -> str:
 
 def _read_object(name: str) -> dict[str, Any]:
     """A JSON object from a file."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     content = read_file(path, MOST_JSON)
     try:
         value = json.loads(content)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import find_checkpoint
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, number
 from mtdinterp.commands.progress import stages
@@ -127,7 +128,7 @@ def _source(text: str) -> str | float:
 def _figure(text: str) -> Path:
     """An argparse type: a path with the suffix of a figure."""
     try:
-        return check_figure_path(Path(not_empty(text)).expanduser())
+        return check_figure_path(expanded(not_empty(text)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mtdinterp.bounded_files import expanded
 from mtdinterp.commands.flags import (
     at_least,
     check_writable,
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _file(text: str) -> Path:
-    path = Path(not_empty(text)).expanduser()
+    path = expanded(not_empty(text))
     if path.suffix not in FORMATS:
         raise argparse.ArgumentTypeError(f"expected a file that ends in .html or .md, got {text!r}")
     return path

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import textwrap
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtdinterp.bounded_files import expanded
 from mtdinterp.commands.flags import add_json_flag, at_least, check_writable, not_empty
 from mtdinterp.commands.progress import stages
 from mtdinterp.reproduce.registry import ALL, FIGURES, chosen
@@ -65,8 +67,9 @@ def _listing() -> str:
 
 
 def _directory(text: str) -> Path:
-    path = Path(not_empty(text)).expanduser()
-    if path.exists() and not path.is_dir():
+    path = expanded(not_empty(text))
+    # Not by `Path.exists`, which fails for a name that is too long.
+    if os.path.exists(path) and not os.path.isdir(path):
         raise argparse.ArgumentTypeError(f"{path}: expected a directory, got a file")
     return path
 
@@ -111,11 +114,15 @@ def _models(options: argparse.Namespace) -> "Models":
 
 
 def _write_page(made: Sequence["Reproduction"], options: argparse.Namespace) -> None:
-    """Write all figures as a page, as Markdown and as JSON."""
+    """Write all figures as JSON, as Markdown and as a page.
+
+    The page is last, so that an interruption never leaves a page without its numbers.
+    """
     from mtdinterp.checkpoint_files import zoo_names
     from mtdinterp.checkpoints.provenance import provenance_of
     from mtdinterp.pages.page import render
     from mtdinterp.reproduce.page import compose, markdown
+    from mtdinterp.storage import write_file
 
     command = ["mtdinterp", "reproduce", ALL]
     origin = "Trained models are those of the zoo."
@@ -127,10 +134,12 @@ def _write_page(made: Sequence["Reproduction"], options: argparse.Namespace) -> 
     if options.seed:
         command += ["--seed", str(options.seed)]
     page: Path = options.out / "index.html"
-    page.write_text(render(compose(made, options.out, shlex.join(command), origin)))
     provenance = provenance_of(shlex.join(command), models)
-    page.with_suffix(".md").write_text(markdown(made, origin, provenance))
-    page.with_suffix(".json").write_text(json.dumps(_plain(made, options.out), indent=1) + "\n")
+    numbers = json.dumps(_plain(made, options.out), indent=1) + "\n"
+    document = compose(made, options.out, shlex.join(command), origin)
+    write_file(page.with_suffix(".json"), numbers.encode())
+    write_file(page.with_suffix(".md"), markdown(made, origin, provenance).encode())
+    write_file(page, render(document).encode())
 
 
 def _plain(made: Sequence["Reproduction"], out: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtdinterp import catalogue
+from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import (
     TRAINING,
     CheckpointError,
@@ -239,7 +240,7 @@ def _directory(options: argparse.Namespace) -> Path:
     """Where the run is or will be; by default a directory named after the model and the task."""
     given = options.resume or options.out
     if given:
-        return Path(given).expanduser()
+        return expanded(given)
     name = model_name(
         options.architecture, options.order, options.length, options.layers, options.seed
     )

@@ -5,10 +5,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.checkpoint_files import CONFIG, HISTORY, WEIGHTS, ZOO, read_config, zoo_names
+from mtdinterp.checkpoint_files import (
+    CONFIG,
+    HISTORY,
+    WEIGHTS,
+    ZOO,
+    CheckpointError,
+    parse_config,
+    read_together,
+    zoo_names,
+)
 from mtdinterp.commands.flags import add_json_flag
+from mtdinterp.history_lines import HistoryError, parse_history
 
 HEADER = ("name", "recipe", "steps", "KL", "ratio", "β", "branch", "training", "size")
+SHOWN = ("step", "kl", "ratio", "beta", "branch", "seconds")
+"""Fields of the last evaluation that the table shows."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,28 +39,52 @@ def run(options: argparse.Namespace) -> int:
 
 def entry(path: Path) -> dict[str, Any]:
     """One model's row, read from its configuration and history."""
-    config = read_config(path)
-    last = json.loads((path / HISTORY).read_text().splitlines()[-1])
-    recipe = config["recipe"]
-    model = config["model"]
-    sizes = [(path / name).stat().st_size for name in (CONFIG, WEIGHTS, HISTORY)]
+    contents = read_together(path, (CONFIG, WEIGHTS, HISTORY))
+    config = parse_config(path, contents.get(CONFIG))
+    last = _last_evaluation(path, contents.get(HISTORY, b""))
+    recipe = _part(path, config, "recipe", ("name", "initialisation"))
+    model = _part(path, config, "model", ("architecture", "n_layers", "length"))
+    task = _part(path, config, "task", ("order",))
     return {
         "name": path.name,
         "architecture": model["architecture"],
         "layers": model["n_layers"],
-        "order": config["task"]["order"],
+        "order": task["order"],
         "length": model["length"],
         "recipe": recipe["name"],
         "initialisation": recipe["initialisation"],
         "steps": last["step"],
-        "seeds": config["seeds"],
+        "seeds": config.get("seeds"),
         "kl": last["kl"],
         "ratio": last["ratio"],
         "beta": last["beta"],
         "branch": last["branch"],
         "seconds": last["seconds"],
-        "kilobytes": sum(sizes) / 1000,
+        "kilobytes": sum(map(len, contents.values())) / 1000,
     }
+
+
+def _last_evaluation(path: Path, content: bytes) -> dict[str, Any]:
+    """The last entry of a history, with all its numbers."""
+    try:
+        entries = parse_history(content.decode())
+    except (HistoryError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path / HISTORY}: {error}") from error
+    last = entries[-1] if entries else {}
+    missing = [name for name in SHOWN if last.get(name) is None]
+    if missing:
+        raise CheckpointError(f"{path / HISTORY}: expected {missing[0]} in its last line")
+    return last
+
+
+def _part(path: Path, config: dict[str, Any], name: str, fields: tuple[str, ...]) -> dict[str, Any]:
+    """An entry of config.json that is an object with all fields that the table shows."""
+    part = config.get(name)
+    if not isinstance(part, dict) or not set(fields) <= set(part):
+        raise CheckpointError(
+            f"{path / CONFIG}: expected {name} to be an object with {', '.join(fields)}"
+        )
+    return part
 
 
 def _table(entries: list[dict[str, Any]]) -> str:

@@ -1,6 +1,14 @@
-"""A document as Markdown with PNG files in a folder next to it, for a repository or an issue."""
+"""A document as Markdown with PNG files in a folder next to it, for a repository or an issue.
 
+Pictures are named by their place and their contents. New ones are therefore written next to those
+of an older page, the page is replaced in one step, and only then are the old pictures removed. At
+every moment, the page that is there has all its pictures.
+"""
+
+import contextlib
+import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +27,8 @@ from mtdinterp.pages.blocks import (
     Table,
     Text,
 )
-from mtdinterp.pages.pictures import draw
+from mtdinterp.pages.pictures import png
+from mtdinterp.storage import calls, write_file
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 """Characters that Markdown, or HTML inside it, could interpret."""
@@ -27,18 +36,32 @@ LIST_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))")
 """The start of a line that Markdown would read as a list item or a heading's underline."""
 FEWEST_BACKTICKS = 3
 """Backticks around a block of code."""
+DIGEST_LENGTH = 8
+"""Hexadecimal digits of the SHA-256 of a picture in its name."""
+PICTURE_NAME = re.compile(rf"figure-\d+(-[0-9a-f]{{{DIGEST_LENGTH}}})?\.png")
+"""Names that this module gives to pictures; older versions left out the digest."""
 
 
 def write_markdown(document: Document, path: Path) -> None:
     """Write a document to `path` and its pictures into the folder `<name>-figures` next to it."""
     folder = path.with_name(path.stem + "-figures")
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("figure-*.png"):
-        stale.unlink()
-    writer = _Writer(folder)
+    writer = _Writer(folder.name)
     parts = [f"# {escape(document.title)}"]
     parts += [writer.section(section) for section in document.sections]
-    path.write_text("\n\n".join(parts) + "\n")
+    page = "\n\n".join(parts) + "\n"
+    for name, content in writer.pictures.items():
+        write_file(folder / name, content)
+    write_file(path, page.encode())
+    if folder.is_dir():
+        _remove_old_pictures(folder, writer.pictures)
+
+
+def _remove_old_pictures(folder: Path, current: Collection[str]) -> None:
+    """Remove pictures of older pages; a picture that cannot be removed does no harm."""
+    for entry in folder.iterdir():
+        if PICTURE_NAME.fullmatch(entry.name) and entry.name not in current:
+            with contextlib.suppress(OSError):
+                calls.unlink(entry)
 
 
 def escape(text: str) -> str:
@@ -53,11 +76,12 @@ def _escape_inside(text: str) -> str:
 
 
 class _Writer:
-    """Turns sections into Markdown and numbers their pictures."""
+    """Turns sections into Markdown and collects their pictures."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.count = 0
+        self.pictures: dict[str, bytes] = {}
+        """Contents of the pictures by the names of their files."""
 
     def section(self, section: Section) -> str:
         parts = [f"{'#' * section.level} {escape(section.title)}"]
@@ -79,14 +103,12 @@ class _Writer:
         return self.picture(block)
 
     def picture(self, block: Image | Picture) -> str:
-        """Write a picture to its file and return the Markdown that shows it."""
-        self.count += 1
-        name = f"figure-{self.count:02d}.png"
-        if isinstance(block, Image):
-            (self.folder / name).write_bytes(block.png)
-        else:
-            draw(block, self.folder / name)
-        picture = f"![{escape(block.title)}]({quote(self.folder.name)}/{name})"
+        """Keep a picture and return the Markdown that shows it."""
+        content = block.png if isinstance(block, Image) else png(block)
+        digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
+        name = f"figure-{len(self.pictures) + 1:02d}-{digest}.png"
+        self.pictures[name] = content
+        picture = f"![{escape(block.title)}]({quote(self.folder)}/{name})"
         if isinstance(block, Maps) and block.note:
             return f"{picture}\n\n{escape(block.note)}"
         return picture

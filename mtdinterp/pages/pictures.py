@@ -1,5 +1,6 @@
-"""The pictures of a document as files, drawn with matplotlib from the same blocks as the page."""
+"""The pictures of a document, drawn with matplotlib from the same blocks as the page."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from mtdinterp.plotting import (
     legend_right,
     literal,
     probability_colours,
+    rendered_figure,
     saved_figure,
     write_cells,
 )
@@ -47,8 +49,21 @@ def draw(block: Picture, path: Path) -> None:
     """Draw one picture and write it to `path`."""
     width, height = _size(block)
     with saved_figure(width, height, path) as figure:
-        figure.suptitle(literal(block.title), x=0.01, ha="left", fontsize=10)
-        DRAWERS[type(block)](block, figure)
+        _fill(figure, block)
+
+
+def png(block: Picture) -> bytes:
+    """One picture as the contents of a PNG file."""
+    width, height = _size(block)
+    content = io.BytesIO()
+    with rendered_figure(width, height, content) as figure:
+        _fill(figure, block)
+    return content.getvalue()
+
+
+def _fill(figure: Any, block: Picture) -> None:
+    figure.suptitle(literal(block.title), x=0.01, ha="left", fontsize=10)
+    DRAWERS[type(block)](block, figure)
 
 
 def _size(block: Picture) -> tuple[float, float]:

@@ -183,7 +183,7 @@ def _comparison(findings: Sequence[Findings], verdicts: Sequence[Verdict]) -> Se
         "branch",
         "KL",
         "ratio to one step",
-        "β by output (optimum)",
+        "β by output; optimum (interval)",
         "π by layer 1 (TV)",
         "π by output (TV)",
     )
@@ -214,8 +214,7 @@ def _comparison_row(entry: Findings, verdict: Verdict) -> tuple[str, ...]:
             ratio = f"{found_ratio.value:.3f} ± {found_ratio.stderr:.3f}"
     found = entry.probes.get("recover_beta")
     if found is not None:
-        optimum = "none" if found.no_optimum else f"{found.optimal:.2f}"
-        beta = f"{found.output:.2f} ± {found.output_stderr:.2f} ({optimum})"
+        beta = f"{found.level_text('output')}; {found.optimum_text()}"
     matrices = ("—", "—")
     transition = entry.probes.get("recover_transition")
     if transition is not None:

@@ -25,8 +25,13 @@ def beta_sentence(findings: Findings) -> str:
         text = f"{subject} {by_attention} and {beta.level_text('output')} by output"
     if beta.no_optimum:
         return f"{text}; there is no optimum to compare with: {beta.no_optimum}."
+    if beta.flat:
+        return (
+            f"{text}; the optimum for this task and length is {beta.optimum_text()}, so the data "
+            "cannot decide whether the model has it."
+        )
     exact = f", which the model matches within {EXACT_BETA:.1%}" if _is_exact(beta) else ""
-    return f"{text}; the optimum for this task and length is {beta.optimal:.2f}{exact}."
+    return f"{text}; the optimum for this task and length is {beta.optimum_text()}{exact}."
 
 
 def _is_exact(beta: Any) -> bool:

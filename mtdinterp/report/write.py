@@ -14,6 +14,7 @@ from mtdinterp.report.document import compose
 from mtdinterp.report.findings import Findings, with_distinct_names
 from mtdinterp.report.judge import Verdict, judge
 from mtdinterp.results import to_plain
+from mtdinterp.storage import write_file
 
 SHORT_NAMES = {
     "recover_transition": "transition",
@@ -30,6 +31,9 @@ probe is found under its own name."""
 def write_report(findings: Sequence[Findings], path: Path, command: str = "") -> tuple[Path, Path]:
     """Write report.html, or report.md with its figures, and report.json.
 
+    The page is written last. An interrupted call therefore never leaves a page without numbers, and
+    an older page stays complete until the new one replaces it in one step.
+
     Args:
         findings: the findings of one or more models.
         path: where to write the page; the JSON is written next to it.
@@ -41,18 +45,18 @@ def write_report(findings: Sequence[Findings], path: Path, command: str = "") ->
     named = with_distinct_names(findings)
     verdicts = [judge(entry) for entry in named]
     document = compose(named, verdicts, command)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".md":
-        write_markdown(document, path)
-    else:
-        path.write_text(render(document))
     numbers = []
     for entry, verdict in zip(named, verdicts, strict=True):
         numbers.append(as_numbers(entry, verdict))
     made = {"command": command, "made_with": versions()}
     everything = {**numbers[0], **made} if len(numbers) == 1 else {"models": numbers, **made}
     target = path.with_suffix(".json")
-    target.write_text(json.dumps(everything, indent=1) + "\n")
+    text = json.dumps(everything, indent=1) + "\n"
+    write_file(target, text.encode())
+    if path.suffix == ".md":
+        write_markdown(document, path)
+    else:
+        write_file(path, render(document).encode())
     return path, target
 
 

@@ -1,6 +1,7 @@
 """What every figure consists of: the paper's claim, the measurements, the numbers, the drawing."""
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import Any
 from mtdinterp.plotting import saved_figure
 from mtdinterp.reproduce.models import Models
 from mtdinterp.reproduce.registry import FIGURES
+from mtdinterp.storage import write_file
 from mtdinterp.tasks import Sample, Task
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
@@ -94,9 +96,10 @@ def write(reproduction: Reproduction, directory: Path) -> list[Path]:
     for path in pictures:
         with saved_figure(width, height, path) as figure:
             reproduction.draw(figure)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(reproduction.table[0]))
+    writer.writeheader()
+    writer.writerows(reproduction.table)
     table = directory / f"{reproduction.name}.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(reproduction.table[0]))
-        writer.writeheader()
-        writer.writerows(reproduction.table)
+    write_file(table, text.getvalue().encode())
     return [*pictures, table]

@@ -78,7 +78,7 @@ def chosen(names: list[str]) -> list[str]:
     """
     for name in names:
         if name not in FIGURES and name != ALL:
-            raise ValueError(f"no figure is called {name!r}; {_hint(name)}")
+            raise ValueError(f"no figure is called {name!r:.80}; {_hint(name)}")
     if ALL in names:
         return list(FIGURES)
     return [name for name in FIGURES if name in names]
