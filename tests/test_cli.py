@@ -541,7 +541,7 @@ def test_a_reading_that_does_not_apply_is_null(capsys, tmp_path):
 
 def test_what_is_too_large_is_one_sentence(capsys, tmp_path):
     assert main([*TINY, "--out", str(tmp_path / "run"), "--layers", "40"]) == 2
-    assert "parameters, more than 1e+09" in capsys.readouterr().err.splitlines()[-1]
+    assert "more than 25,000,000 parameters" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 

@@ -33,6 +33,7 @@ MAY_CATCH = {
     "mtdinterp/commands/flags.py": "text from the command line that is no number",
     "mtdinterp/commands/report.py": "a file that is no JSON was not written by a report",
     "mtdinterp/providers.py": "an installed plugin that fails to import is named and skipped",
+    "mtdinterp/storage/directories.py": "a read of files replaced meanwhile is repeated",
     "mtdinterp/interventions/indices.py": "an index from the caller that is no integer",
 }
 """Modules that parse foreign input or end the program, with the reason."""
