@@ -1,0 +1,176 @@
+"""One forked process per mutant: the parent has imported the libraries, never the project.
+
+A child makes the import system compile the mutant in place of its file and runs the tests until one
+fails. Processes that tests start see the mutant through `hook/sitecustomize.py`.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mutation.hook.substitute import substitute
+from mutation.mutants import Mutant
+
+HOOK = Path(__file__).parent / "hook"
+MEMORY = 4 * 2**30
+"""Bytes that a mutant may use on top of what the parent has."""
+LEAST_SECONDS = float(os.environ.get("MUTATION_LEAST_SECONDS", "20"))
+TIMES = 10.0
+"""A test may take `LEAST_SECONDS` and `TIMES` as long as without a mutant."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened to a mutant."""
+
+    killed: bool
+    how: str
+    """The test that failed, "timeout", "crash", or why no test ran."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A mutant and the tests to run on it, in order, with their usual times."""
+
+    mutant: Mutant
+    tests: list[str]
+    seconds: dict[str, float]
+
+
+class Chosen:
+    """A pytest plugin: only the chosen tests in the chosen order, each with a time limit."""
+
+    def __init__(self, task: Task) -> None:
+        self.rank = {test: rank for rank, test in enumerate(task.tests)}
+        self.seconds = task.seconds
+        self.failed = ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self.rank]
+        items[:] = sorted(chosen, key=lambda item: self.rank[item.nodeid])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        set_alarm(self.seconds.get(nodeid, 0.0))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+
+def set_alarm(usual_seconds: float) -> None:
+    """Die by SIGALRM after a multiple of the usual time; no Python code is needed for that."""
+    signal.setitimer(signal.ITIMER_REAL, LEAST_SECONDS + TIMES * usual_seconds)
+
+
+def run_all(root: Path, tasks: list[Task], jobs: int) -> Iterator[tuple[Task, Outcome]]:
+    """Run mutants side by side.
+
+    Args:
+        root: of the project.
+        tasks: the mutants with their tests.
+        jobs: how many processes at a time.
+
+    Yields:
+        Each task with its outcome, in the order in which they end.
+    """
+    waiting = list(reversed(tasks))
+    running: dict[int, tuple[Task, Path, float]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                task = waiting.pop()
+                folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+                child = _fork(lambda task=task, folder=folder: _run_tests(root, task, folder))
+                running[child] = (task, folder, time.monotonic())
+            child, status = os.wait()
+            task, folder, started = running.pop(child)
+            _end(child)  # what the tests have started and left behind
+            yield task, _outcome(status, folder, time.monotonic() - started)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        for child, (_, folder, _) in running.items():
+            _end(child)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(child: int) -> None:
+    """Kill a child and all processes of its session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+
+
+def _fork(work: Callable[[], None]) -> int:
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        os.setsid()
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _run_tests(root: Path, task: Task, folder: Path) -> None:
+    """In the child: run the tests and leave the result in the folder."""
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    path = root / task.mutant.file
+    source = task.mutant.source.encode()
+    handed_on = folder / "mutant"
+    handed_on.write_bytes(os.fsencode(path) + b"\n" + source)
+    os.environ["MTDINTERP_MUTANT"] = str(handed_on)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), str(root)])
+    sys.path.insert(0, str(root))
+    os.chdir(root)
+    substitute(str(path), source)
+    set_alarm(0.0)  # for imports and collection
+    chosen = Chosen(task)
+    files = list(dict.fromkeys(test.partition("::")[0] for test in task.tests))
+    arguments = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q", "-x", "--tb=short"]
+    arguments += [
+        f"--basetemp={folder / 'tests'}",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+    ]
+    code = pytest.main([*arguments, *files], plugins=[chosen])
+    result = {"code": int(code), "failed": chosen.failed}
+    (folder / "result").write_text(json.dumps(result))
+
+
+def _outcome(status: int, folder: Path, seconds: float) -> Outcome:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        how = "timeout" if number == signal.SIGALRM else f"crash ({signal.Signals(number).name})"
+        return Outcome(True, how, seconds)
+    result = folder / "result"
+    if not result.exists():
+        return Outcome(True, "crash (no result)", seconds)
+    content = json.loads(result.read_text())
+    if content["code"] == pytest.ExitCode.OK:
+        return Outcome(False, "", seconds)
+    if content["code"] == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return Outcome(False, "the tests are not collected any more", seconds)
+    if content["code"] == pytest.ExitCode.USAGE_ERROR:
+        raise RuntimeError(f"pytest refused to run:\n{(folder / 'log').read_text()}")
+    return Outcome(True, content["failed"] or "import or collection", seconds)
