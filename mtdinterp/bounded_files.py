@@ -61,7 +61,7 @@ def read_bounded(path: Path | str, most_bytes: int, directory: int | None = None
     try:
         status = os.fstat(handle)
         if stat.S_ISDIR(status.st_mode):
-            raise UnreadableFile("cannot be read (Is a directory)")
+            raise UnreadableFile("expected a regular file, got a directory")
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableFile("expected a regular file")
         content = b""

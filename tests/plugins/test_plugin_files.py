@@ -261,7 +261,7 @@ def test_what_is_no_plugin_file_is_refused_before_anything_runs(tmp_path, write,
     reasons = {
         write("", "own.txt"): "expected a Python file (.py)",
         tmp_path / "absent.py": "cannot be read (No such file or directory)",
-        tmp_path / "folder.py": "cannot be read (Is a directory)",
+        tmp_path / "folder.py": "expected a regular file, got a directory",
         pipe: "expected a regular file",
         tmp_path / "large.py": "expected at most 1,048,576 bytes",
     }
