@@ -1,6 +1,6 @@
 # Sourced by the other scripts.
-#   set_up EXTRA      makes .venv in the project root with everything the extra needs, at the pinned versions;
-#                     returns at once if nothing has changed since the last call
+#   set_up EXTRA      makes .venv in the project root with everything the extra needs, at the pinned versions and with
+#                     the pinned hashes; returns at once if nothing has changed since the last call
 #   install_programs  installs the system packages that the tests need and the machine lacks, after saying which
 #   require_programs  stops with the names of these packages instead
 
@@ -20,7 +20,7 @@ find_python() {
 
 set_up() {
     local extra="$1" stamp=".venv/.set-up-$1" key python
-    key=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum; pwd)
+    key=$(cat pyproject.toml constraints.txt requirements/build.txt "requirements/$extra.txt" scripts/setup.sh | cksum; pwd)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
         return
     fi
@@ -29,12 +29,39 @@ set_up() {
         echo "Setting up .venv with $("$python" --version) …" >&2
         "$python" -m venv --clear .venv
     fi
-    echo "Installing the packages pinned in constraints.txt into .venv (once; a few minutes) …" >&2
-    # The compat mode is a plain entry on the path: the package is found from every directory. The build's own
-    # environment takes its versions from the constraints too.
-    PIP_CONSTRAINT=constraints.txt .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --config-settings editable_mode=compat --editable ".${extra:+[$extra]}"
+    echo "Installing the packages of requirements/$extra.txt into .venv (once; a few minutes) …" >&2
+    install_packages "$extra"
+    # The package itself, without dependencies, because pip's hash check refuses editable packages. The compat mode is
+    # a plain entry on the path: the package is found from every directory.
+    in_venv_pip install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
     echo "$key" >"$stamp"
+}
+
+in_venv_pip() {
+    .venv/bin/python -m pip --quiet --disable-pip-version-check "$@"
+}
+
+# Installs the packages of an extra and checks the hash of each. Builds of torch for GPUs need further packages, which
+# the requirements do not list. Only then, the versions of constraints.txt are installed without hashes.
+install_packages() {
+    local extra="$1" log
+    log=$(mktemp)
+    # What comes as source is built with the hashed setuptools, instead of one that pip would fetch for it.
+    in_venv_pip install --require-hashes -r requirements/build.txt
+    if in_venv_pip install --require-hashes --no-build-isolation -r "requirements/$extra.txt" 2>"$log"; then
+        rm "$log"
+        return
+    fi
+    cat "$log" >&2
+    if ! grep -q 'must have their versions pinned' "$log"; then
+        echo "The packages could not be installed; pip gives the reason above." >&2
+        rm "$log"
+        return 1
+    fi
+    rm "$log"
+    echo "This machine's build of torch needs packages that requirements/$extra.txt does not list." >&2
+    echo "Installing the versions of constraints.txt without checking hashes …" >&2
+    PIP_CONSTRAINT=constraints.txt in_venv_pip install --editable ".[$extra]"
 }
 
 # The Debian packages of those programs that the tests need and that are not on the path. The compiled kernels and

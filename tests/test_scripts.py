@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-USED = ("bash", "cat", "chmod", "cksum", "dirname", "env")
+USED = ("bash", "cat", "chmod", "cksum", "dirname", "env", "grep", "mktemp", "rm")
 """Programs that the scripts and the stand-ins call."""
 TOOLS = ("c++", "chromium", "chromedriver")
 """Programs that the tests need."""
@@ -25,6 +25,7 @@ class Sandbox:
         self.log.touch()
         shutil.copytree(ROOT / "scripts", root / "scripts")
         shutil.copytree(ROOT / ".ci", root / ".ci")
+        shutil.copytree(ROOT / "requirements", root / "requirements")
         for name in ("pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, root)
         self.bin.mkdir()
@@ -66,6 +67,10 @@ class Sandbox:
         lines = self.log.read_text().splitlines()
         start = f"{program} "
         return [line.removeprefix(start) for line in lines if line.startswith(start)]
+
+    def pip_calls(self) -> list[str]:
+        """The arguments of all calls of pip."""
+        return [call for call in self.calls("python") if call.startswith("-m pip ")]
 
     def pytest_arguments(self) -> str:
         """What pytest was called with after all checks."""
@@ -135,15 +140,46 @@ def test_arguments_reach_pytest_after_all_checks(sandbox, arguments, expected):
     result = sandbox.run("scripts/test", *arguments)
     assert result.returncode == 0, result.stderr
     modules = [call.split()[1] for call in sandbox.calls("python") if call.startswith("-m ")]
-    assert modules == ["pip", "ruff", "ruff", "mypy", "pytest"]
+    assert modules == ["pip", "pip", "pip", "ruff", "ruff", "mypy", "pytest"]
     assert sandbox.pytest_arguments() == expected
 
 
 def test_the_second_run_sets_nothing_up(sandbox):
     sandbox.provide(*TOOLS)
     sandbox.run("scripts/test")
+    installations = sandbox.pip_calls()
     sandbox.run("scripts/test")
-    assert sum("-m pip install" in call for call in sandbox.calls("python")) == 1
+    assert sandbox.pip_calls() == installations
+
+
+def test_every_package_is_installed_with_its_hash_and_the_project_without_dependencies(sandbox):
+    sandbox.provide(*TOOLS)
+    assert sandbox.run("scripts/test").returncode == 0
+    *packages, project = sandbox.pip_calls()
+    assert all("--require-hashes" in call for call in packages)
+    assert packages[-1].endswith("-r requirements/dev.txt")
+    assert "--no-deps --no-build-isolation" in project
+
+
+@pytest.mark.parametrize(
+    ("reason", "falls_back"),
+    [
+        ("In --require-hashes mode, all requirements must have their versions pinned with ==.", 1),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", 0),
+        ("No space left on device", 0),
+    ],
+)
+def test_only_a_torch_with_other_dependencies_is_installed_without_hashes(
+    sandbox, reason, falls_back
+):
+    sandbox.provide(*TOOLS)
+    then = f'case "$*" in *requirements/dev.txt) echo "{reason}" >&2; exit 1 ;; esac\n'
+    sandbox.stand_in(sandbox.root / ".venv" / "bin" / "python", "python", then)
+    result = sandbox.run("scripts/test")
+    assert reason in result.stderr
+    assert sum(call.endswith(".[dev]") for call in sandbox.pip_calls()) == falls_back
+    assert ("without checking hashes" in result.stderr) == bool(falls_back)
+    assert result.returncode == (0 if falls_back else 1)
 
 
 @pytest.mark.parametrize(
