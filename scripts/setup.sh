@@ -20,7 +20,7 @@ find_python() {
 
 set_up() {
     local extra="$1" stamp=".venv/.set-up-$1" key python
-    key=$(cat pyproject.toml constraints.txt requirements/build.txt "requirements/$extra.txt" scripts/setup.sh | cksum; pwd)
+    key=$(cat pyproject.toml constraints.txt requirements/*.txt scripts/setup.sh | cksum; pwd)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
         return
     fi
@@ -41,27 +41,37 @@ in_venv_pip() {
     .venv/bin/python -m pip --quiet --disable-pip-version-check "$@"
 }
 
-# Installs the packages of an extra and checks the hash of each. Builds of torch for GPUs need further packages, which
-# the requirements do not list. Only then, the versions of constraints.txt are installed without hashes.
+# Installs the packages of an extra and checks the hash of each. The lists are complete, so dependencies are not looked
+# up.
 install_packages() {
-    local extra="$1" log
+    # Tools for building first: what comes as source is built with them, not with others that pip would fetch.
+    install_hashed build
+    install_hashed "$1"
+    install_torch
+}
+
+install_hashed() {
+    in_venv_pip install --require-hashes --no-deps --no-build-isolation -r "requirements/$1.txt"
+}
+
+# Installs the CPU build of torch, whose hash is known. Where pip is not offered this build, it takes another build of
+# the same version, whose hash and dependencies are not known.
+install_torch() {
+    local log
     log=$(mktemp)
-    # What comes as source is built with the hashed setuptools, instead of one that pip would fetch for it.
-    in_venv_pip install --require-hashes -r requirements/build.txt
-    if in_venv_pip install --require-hashes --no-build-isolation -r "requirements/$extra.txt" 2>"$log"; then
+    if install_hashed torch 2>"$log"; then
         rm "$log"
         return
     fi
-    cat "$log" >&2
-    if ! grep -q 'must have their versions pinned' "$log"; then
-        echo "The packages could not be installed; pip gives the reason above." >&2
+    if grep -q 'No matching distribution found for torch' "$log"; then
         rm "$log"
-        return 1
+        echo "pip is not offered the CPU build of torch; installing the default build, without checking hashes …" >&2
+        in_venv_pip install -c constraints.txt torch
+        return
     fi
+    cat "$log" >&2
     rm "$log"
-    echo "This machine's build of torch needs packages that requirements/$extra.txt does not list." >&2
-    echo "Installing the versions of constraints.txt without checking hashes …" >&2
-    PIP_CONSTRAINT=constraints.txt in_venv_pip install --editable ".[$extra]"
+    return 1
 }
 
 # The Debian packages of those programs that the tests need and that are not on the path. The compiled kernels and
