@@ -227,7 +227,7 @@ def test_construct_writes_a_checkpoint_and_says_how_it_compares(arguments, tmp_p
 def test_construct_prints_a_table_and_progress_apart_from_it():
     result = run("construct", "--order", "2", "--length", "16", "--sequences", "100", "--beta", "5")
     assert result.returncode == 0, result.stderr
-    assert "3-layer disentangled construction: beta = 5\n" in result.stdout
+    assert "3-layer disentangled construction: β = 5\n" in result.stdout
     assert "exact posterior mean" in result.stdout
     assert result.stderr.splitlines() == ["importing …", "tuning …", "comparing …"]
 
@@ -392,6 +392,44 @@ def test_equal_rows_leave_nothing_to_tune_and_say_what_to_do(layers, flag, tmp_p
     assert "all predictions are the same whatever the weights" in sentence
     assert sentence.endswith(f"another --transition, or give {flag}")
     assert "learning_rate" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_flat", "text"),
+    [
+        ([15.9, 16.4], False, "optimum 16.13 (15.90 to 16.40)"),
+        ([2.1, None], True, "optimum flat: any β from 2.1 up fits as well"),
+    ],
+)
+def test_training_says_how_well_the_optimum_is_known(interval, is_flat, text):
+    numbers = dict.fromkeys(("gain", "gain_r2", "beta", "beta_r2", "ratio", "left_out"))
+    run = {"step": 1, "steps": 1, "seconds": 0.1, "evaluated_at": 1, "kl": 0.5, "kl_stderr": 0.1}
+    run |= {"branch": "direct", "checkpoint": "out", "kl_of_estimators": {}, "left_out": {}}
+    optimum = {"optimal_beta": 16.13, "optimal_interval": interval, "optimal_flat": is_flat}
+    assert text in summary_table(numbers | run | optimum)
+
+
+def test_construct_gives_the_interval_of_every_tuned_constant(capsys):
+    size = ["--vocab-size", "3", "--order", "2", "--length", "16", "--sequences", "50"]
+    assert main(["construct", *size, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    made = result["construction"]
+    low, high = made["intervals"]["beta"]
+    assert low < made["constants"]["beta"] < high
+    assert made["flat"] == []
+    rows = {row["estimator"]: row for row in result["kl_to_truth"]}
+    assert set(rows["one_step"]["intervals"]) == {"beta"}
+    assert rows["maximum_likelihood"]["constants"] == {}
+
+
+def test_construct_says_that_an_optimum_is_flat(capsys, tmp_path):
+    path = tmp_path / "nearly-uniform.csv"
+    path.write_text("0.5001,0.4999\n0.4999,0.5001\n")
+    flags = ["--transition", str(path), "--order", "2", "--length", "16", "--sequences", "50"]
+    assert main(["construct", *flags]) == 0
+    table = capsys.readouterr().out
+    assert "construction: tuned β = " in table
+    assert "flat: " in table.splitlines()[0]
 
 
 def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from mtdinterp.commands.flags import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mtdinterp.algorithms.base import Algorithm
     from mtdinterp.construction import Implementation
     from mtdinterp.estimators import Constants, Estimator
+    from mtdinterp.estimators.fitting import Fit
     from mtdinterp.evidence import Evidence
     from mtdinterp.metrics import Score
     from mtdinterp.models import LensTransformer
@@ -112,9 +114,8 @@ def run(options: argparse.Namespace) -> int:
         algorithm = ALGORITHMS[implementation.algorithm]
         _check_constants(options, algorithm)
         stage("tuning")
-        constants = _given_constants(options, algorithm)
-        if constants is None:
-            constants = _tuned_constants(options, algorithm, task)
+        fit = _given(options, algorithm) or _tuned(options, algorithm, task)
+        constants = fit.constants
         dtype = getattr(torch, options.dtype)
         model = implementation.construct(task, options.length, constants, options.delta, dtype)
         if options.out:
@@ -125,14 +126,15 @@ def run(options: argparse.Namespace) -> int:
         evidence = task.evidence(data.tokens)
         output = _predictions(model, data)
         formula = algorithm.predict(evidence, **constants)
-        result = _result(options, task, constants)
+        result = _result(options, task, fit)
         result["max_error_to_formula"] = (output - formula).abs().max().item()
         result["kl_to_truth"] = [
             _row("construction", None, _score(data, output)),
             *_estimator_rows(options, task, data, evidence),
         ]
         result["checkpoint"] = str(options.out) if options.out else None
-    print(json.dumps(result, indent=1) if options.json else _table(result))
+    described = ", ".join(fit.constant_text(constant) for constant in algorithm.constants)
+    print(json.dumps(result, indent=1) if options.json else _table(result, described))
     return 0
 
 
@@ -181,19 +183,19 @@ def _check_constants(options: argparse.Namespace, algorithm: "Algorithm") -> Non
         )
 
 
-def _given_constants(options: argparse.Namespace, algorithm: "Algorithm") -> "Constants | None":
-    """The constants on the command line, by name; None if they are to be tuned."""
+def _given(options: argparse.Namespace, algorithm: "Algorithm") -> "Fit | None":
+    """The constants on the command line; None if they are to be tuned."""
+    from mtdinterp.estimators.fitting import Fit
+
     if options.beta is not None:
-        return {"beta": options.beta}
+        return Fit({"beta": options.beta}, math.nan)
     if options.constants is None:
         return None
     names = [constant.name for constant in algorithm.constants]
-    return dict(zip(names, options.constants, strict=True))
+    return Fit(dict(zip(names, options.constants, strict=True)), math.nan)
 
 
-def _tuned_constants(
-    options: argparse.Namespace, algorithm: "Algorithm", task: "Task"
-) -> "Constants":
+def _tuned(options: argparse.Namespace, algorithm: "Algorithm", task: "Task") -> "Fit":
     """The constants that predict best.
 
     Raises:
@@ -202,7 +204,7 @@ def _tuned_constants(
     from mtdinterp.errors import NothingToTune
 
     try:
-        return _best_constants(options, algorithm, task)
+        return _best(options, algorithm, task)
     except NothingToTune as error:
         names = [constant.name for constant in algorithm.constants]
         flag = "--beta" if names == ["beta"] else "--constants"
@@ -211,23 +213,23 @@ def _tuned_constants(
         ) from error
 
 
-def _best_constants(
-    options: argparse.Namespace, algorithm: "Algorithm", task: "Task"
-) -> "Constants":
+def _best(options: argparse.Namespace, algorithm: "Algorithm", task: "Task") -> "Fit":
     from mtdinterp.algorithms.two_step import TwoStep, tune_two_step
     from mtdinterp.errors import OptimumAtEdge
+    from mtdinterp.estimators.fitting import Fit
 
     if isinstance(algorithm, TwoStep):
         # The only algorithm with a choice of targets.
         target = options.target or "truth"
-        return tune_two_step(task, options.length, target, options.seed)._asdict()
+        constants = tune_two_step(task, options.length, target, options.seed)
+        return Fit(constants._asdict(), math.nan)
     fit = algorithm.tune(task, options.length, seed=options.seed)
     if fit.at_bound:
         raise OptimumAtEdge(
             f"the best {fit.at_bound[0]} lies at the edge of the search range; give it with "
             "--constants"
         )
-    return fit.constants
+    return fit
 
 
 def _is_tuned(options: argparse.Namespace) -> bool:
@@ -271,46 +273,55 @@ def _estimator_rows(
     rows = []
     for name, estimator in ESTIMATORS.items():
         try:
-            constants = _compared_constants(options, estimator, task, evidence)
-            predictions = estimator.predict(evidence, **constants)
+            fit = _compared(options, estimator, task, evidence)
+            predictions = estimator.predict(evidence, **fit.constants)
         except CannotCompute as error:
             missing = {"kl": None, "stderr": None, "why": str(error)}
             rows.append({"name": estimator.label, "estimator": name, **missing})
             continue
-        label = estimator.label + _describe(estimator, evidence, constants)
-        rows.append(_row(label, name, _score(data, predictions)))
+        label = estimator.label + _describe(estimator, evidence, fit)
+        rows.append(_row(label, name, _score(data, predictions)) | _as_json(fit))
     return rows
 
 
-def _compared_constants(
+def _compared(
     options: argparse.Namespace, estimator: "Estimator", task: "Task", evidence: "Evidence"
-) -> "Constants":
+) -> "Fit":
     """An estimator's tuned constants."""
+    from mtdinterp.estimators.fitting import Fit
+
     if not estimator.constants_for(evidence):
-        return {}
-    fit = estimator.tune(task, options.length, seed=options.seed, n_sequences=COMPARED_SEQUENCES)
-    return fit.constants
+        return Fit({}, math.nan)
+    return estimator.tune(task, options.length, seed=options.seed, n_sequences=COMPARED_SEQUENCES)
 
 
-def _describe(estimator: "Estimator", evidence: "Evidence", constants: "Constants") -> str:
-    """A single tuned constant in brackets; several would not fit in the table."""
-    if len(constants) != 1:
-        return " (tuned)" if constants else ""
-    (value,) = constants.values()
-    return f" ({estimator.constants_for(evidence)[0].symbol} = {value:.4g})"
+def _describe(estimator: "Estimator", evidence: "Evidence", fit: "Fit") -> str:
+    """A single tuned constant with its interval; several would not fit in the table."""
+    if len(fit.constants) != 1:
+        return " (tuned)" if fit.constants else ""
+    return f", {fit.constant_text(estimator.constants_for(evidence)[0])}"
+
+
+def _as_json(fit: "Fit") -> dict[str, Any]:
+    """The constants, those intervals that are known (an open end is null), and the flat ones."""
+    return {
+        "constants": fit.constants,
+        "intervals": {name: list(interval) for name, interval in fit.intervals.items()},
+        "flat": list(fit.flat),
+    }
 
 
 def _row(label: str, estimator: str | None, result: "Score") -> dict[str, Any]:
     return {"name": label, "estimator": estimator, "kl": result.kl, "stderr": result.stderr}
 
 
-def _result(options: argparse.Namespace, task: "Task", constants: "Constants") -> dict[str, Any]:
+def _result(options: argparse.Namespace, task: "Task", fit: "Fit") -> dict[str, Any]:
     """The construction's settings and the task that it is compared on."""
     return {
         "construction": {
             "architecture": options.architecture,
             "layers": options.layers,
-            "constants": constants,
+            **_as_json(fit),
             "tuned": _is_tuned(options),
             "delta": options.delta,
             "dtype": options.dtype,
@@ -330,14 +341,13 @@ def _result(options: argparse.Namespace, task: "Task", constants: "Constants") -
     }
 
 
-def _table(result: dict[str, Any]) -> str:
+def _table(result: dict[str, Any], constants: str) -> str:
     made = result["construction"]
     task = result["task"]
     error = result["max_error_to_formula"]
-    constants = ", ".join(f"{name} = {value:.4g}" for name, value in made["constants"].items())
-    tuned = " (tuned)" if made["tuned"] else ""
+    tuned = "tuned " if made["tuned"] else ""
     lines = [
-        f"{made['layers']}-layer {made['architecture']} construction: {constants}{tuned}",
+        f"{made['layers']}-layer {made['architecture']} construction: {tuned}{constants}",
         f"task: {task['vocab_size']} tokens, order {task['order']}, length {task['length']}, "
         f"{task['source']}; prior {task['prior']}; {counted(result['sequences'], 'sequence')}",
         f"largest deviation from its formula: {error:.1e}",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from mtdinterp.formatting import MISSING, fixed
 
 if TYPE_CHECKING:
+    from mtdinterp.training import HeldOut
     from mtdinterp.training.run import Run
 
 ESTIMATOR_LABELS = {
@@ -53,11 +54,33 @@ def run_summary(running: "Run") -> dict[str, Any]:
         "seconds": trainer.seconds,
         "attention_path": trainer.model.attention_path(training=True).name,
         **{key: last[key] for key in READINGS},
-        "optimal_beta": held_out.beta,
+        **_optimum(held_out),
         "kl_of_estimators": held_out.kl,
         "left_out": held_out.left_out,
         "warning": shortfall(last, trainer.recipe) if trainer.finished else None,
     }
+
+
+def _optimum(held_out: "HeldOut") -> dict[str, Any]:
+    """The tuned β, the ends of its interval (None if open), and whether it is flat."""
+    tuned = held_out.tuned
+    if tuned is None:
+        return {"optimal_beta": None, "optimal_interval": None, "optimal_flat": False}
+    return {
+        "optimal_beta": tuned.beta,
+        "optimal_interval": list(tuned.interval),
+        "optimal_flat": tuned.flat,
+    }
+
+
+def _optimum_text(result: dict[str, Any]) -> str:
+    """The optimum with its interval, or that it is flat; a dash if there is none."""
+    from mtdinterp.estimators.optimum import Interval
+
+    if result["optimal_beta"] is None:
+        return MISSING
+    interval = Interval(*result["optimal_interval"])
+    return interval.text("β", result["optimal_beta"], result["optimal_flat"])
 
 
 def _estimator_label(name: str) -> str:
@@ -88,8 +111,7 @@ def summary_table(result: dict[str, Any]) -> str:
     beta_r2 = _number(result["beta_r2"], 2)
     lines += [
         f"ratio to one-step MD     {_number(result['ratio'], 3)}",
-        f"β of the last layer      {beta} (R² {beta_r2}; optimum "
-        f"{_number(result['optimal_beta'])})",
+        f"β of the last layer      {beta} (R² {beta_r2}; optimum {_optimum_text(result)})",
         f"branch                   {result['branch']}{gain}",
         f"checkpoint               {result['checkpoint']}",
     ]

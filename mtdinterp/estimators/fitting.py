@@ -76,7 +76,7 @@ class Fit:
         interval = self.intervals.get(constant.name)
         if interval is None:
             bound = " (at the bound of its range)" if constant.name in self.at_bound else ""
-            return f"{constant.symbol} = {value:.3g}{bound}"
+            return f"{constant.symbol} = {value:.4g}{bound}"
         if constant.name in self.flat:
             return f"{constant.symbol} = {value:.3g}, {interval.text(constant.symbol, value, True)}"
         return f"{constant.symbol} = {interval.text(constant.symbol, value, False)}"

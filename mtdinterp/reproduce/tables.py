@@ -154,7 +154,7 @@ def _draw_block(axis: Any, layer: int, name: str, columns: slice) -> None:
 def parameters(context: Context) -> Reproduction:
     """The paper's Table 2."""
     tuned = {order: tuned_rate(zoo_task(order), 64) for order in ORDERS}
-    betas = ", ".join(f"{found.beta:.1f}" for found in tuned.values())
+    betas = ", ".join(found.beta_text() for found in tuned.values())
     rates = ", ".join(f"{found.learning_rate:.3f}" for found in tuned.values())
     off = _gibbs_error(context)
     rows = _parameter_rows()
@@ -177,6 +177,7 @@ def parameters(context: Context) -> Reproduction:
         ),
         numbers={
             "beta": {f"m{order}": found.beta for order, found in tuned.items()},
+            "beta_interval": {f"m{order}": list(found.interval) for order, found in tuned.items()},
             "gibbs_error": off,
         },
         table=rows,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtdinterp.errors import CannotCompute, RuleTooLarge
 from mtdinterp.estimators.base import Constants, Estimator
-from mtdinterp.estimators.mirror_descent import descend, tune_learning_rate
+from mtdinterp.estimators.mirror_descent import TunedRate, descend, tune_learning_rate
 from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import Score, kl_divergence, score
 from mtdinterp.models import LensTransformer
@@ -40,8 +40,8 @@ class HeldOut:
     kl: dict[str, float]
     """By estimator: uniform, one_step, two_step (mirror descent, both tuned), exact_bayes, and
     the estimators of plugins, tuned."""
-    beta: float | None
-    """β of tuned one-step mirror descent; None if it could not be tuned."""
+    tuned: TunedRate | None
+    """Tuned one-step mirror descent, with the interval of its β; None if it could not be tuned."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Estimators that have no entry in `kl`, with the reason in one sentence."""
 
@@ -64,14 +64,14 @@ class HeldOut:
         evidence = task.evidence(data.tokens)
         divergence = {"uniform": _divergence(data, evidence, evidence.uniform)}
         left_out: dict[str, str] = {}
-        betas: dict[str, float] = {}
+        rates: dict[str, TunedRate] = {}
         for name, steps in MIRROR_DESCENT_STEPS.items():
             try:
                 tuned = tune_learning_rate(task, length, steps=steps)
             except CannotCompute as error:
                 left_out[name] = str(error)
                 continue
-            betas[name] = tuned.beta
+            rates[name] = tuned
             weights = descend(evidence.likelihoods, tuned.learning_rate, steps)
             divergence[name] = _divergence(data, evidence, weights)
         kl = {name: values.mean().item() for name, values in divergence.items()}
@@ -88,7 +88,12 @@ class HeldOut:
                 kl[name] = _tuned_kl(estimator, task, length, data, evidence)
             except CannotCompute as error:
                 left_out[name] = str(error)
-        return cls(task, data, kl, betas.get("one_step"), left_out)
+        return cls(task, data, kl, rates.get("one_step"), left_out)
+
+    @property
+    def beta(self) -> float | None:
+        """β of tuned one-step mirror descent; None if it could not be tuned."""
+        return None if self.tuned is None else self.tuned.beta
 
     def score(self, model: LensTransformer) -> Score:
         """The model's KL to the truth at the last position."""

@@ -66,7 +66,7 @@ def held_out() -> HeldOut:
     """A few sequences, with made-up scores of the estimators."""
     task = _task()
     data: Sample = task.sample(8, LENGTH, 0)
-    return HeldOut(task, data, {"uniform": 0.2, "one_step": 0.1}, beta=1.0)
+    return HeldOut(task, data, {"uniform": 0.2, "one_step": 0.1}, tuned=None)
 
 
 def _task() -> MTDTask:
