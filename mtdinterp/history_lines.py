@@ -136,7 +136,7 @@ def check_entry(entry: Any, complete: bool = False) -> None:
         raise HistoryError(f"expected an object, got {_shown(entry)}")
     step = entry.get("step")
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LARGEST_STEP:
-        raise HistoryError(f"expected a step, a whole number from 0 on, got {_shown(step)}")
+        raise HistoryError(f"expected step to be a non-negative integer, got {_shown(step)}")
     for name, value in entry.items():
         _check_field(name, value)
     missing = [name for name in FIELDS if complete and name not in entry]

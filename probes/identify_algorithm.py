@@ -80,6 +80,8 @@ class AlgorithmIdentification(Result):
     """Constants fitted to the model on other sequences, and numbers derived from them."""
     at_bound: dict[str, tuple[str, ...]]
     """Constants that ended on a bound of their range: the predictions do not determine them."""
+    flat: dict[str, tuple[str, ...]]
+    """Constants whose optimum is flat: a wide range of values fits the predictions as well."""
     shifted: dict[str, dict[str, float]]
     """The same divergences on shifted sequences, by condition, with the same constants."""
     best_shifted: dict[str, str]
@@ -166,8 +168,9 @@ class AlgorithmIdentification(Result):
         symbols |= {"learning_rate": "η", "beta": "β"}
         words = []
         for key, value in self.parameters[name].items():
-            bound = " (at the bound)" if key in self.at_bound[name] else ""
-            words.append(f"{symbols.get(key, key)} = {value:.3g}{bound}")
+            note = " (at the bound)" if key in self.at_bound[name] else ""
+            note = " (flat)" if key in self.flat[name] else note
+            words.append(f"{symbols.get(key, key)} = {value:.3g}{note}")
         return ", ".join(words)
 
     def by_divergence(self) -> list[str]:
@@ -423,6 +426,7 @@ def identify_algorithm(
         intervals={name: bootstrap_interval(value, seed=seed) for name, value in scores.items()},
         parameters=_parameters(fits, fitting),
         at_bound={name: fit.at_bound for name, fit in fits.items()},
+        flat={name: fit.flat for name, fit in fits.items()},
         shifted={condition: _means(found) for condition, found in shifted.items()},
         best_shifted=_named_for_each(shifted, n_constants),
         tied=tuple(name for name in ties if name != best),

@@ -432,6 +432,13 @@ def test_construct_says_that_an_optimum_is_flat(capsys, tmp_path):
     assert "flat: " in table.splitlines()[0]
 
 
+def test_a_pipe_in_place_of_the_numbers_of_a_report_is_refused_at_once(capsys, tmp_path):
+    os.mkfifo(tmp_path / "report.json")
+    page = str(tmp_path / "report.html")
+    assert main(["report", "disentangled-m4-T64", "-o", page]) == 2
+    assert "was not written by mtdinterp report" in capsys.readouterr().err
+
+
 def test_train_resumes_below_the_home_directory(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main([*TINY, "--out", "~/run"]) == 0

@@ -71,7 +71,7 @@ class Job:
             self.status = "done"
         except Cancelled:
             self.status = "cancelled"
-        except Exception as error:
+        except BaseException as error:  # SystemExit ends the thread, and the job with it
             log.error("sweep %d failed", self.number, exc_info=error)
             self.error = f"The sweep failed with {type(error).__name__}: {error}"
             self.status = "failed"

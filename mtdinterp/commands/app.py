@@ -9,6 +9,8 @@ from mtdinterp.commands.flags import at_least, not_empty
 from mtdinterp.commands.progress import stages
 
 NEEDED = ("fastapi", "uvicorn", "plotly")
+SHUTDOWN_SECONDS = 5
+"""How long a stopped server waits for requests under way, even one that was sent only in part."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
                     create_app(registry, port),
                     log_level="warning",
                     server_header=False,
+                    timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 )
             )
         for sentence in registry.left_out:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mtdinterp.bounded_files import expanded
+from mtdinterp.bounded_files import UnreadableFile, expanded, read_bounded
 from mtdinterp.commands.flags import (
     at_least,
     check_writable,
@@ -83,6 +83,10 @@ def _file(text: str) -> Path:
     return path
 
 
+MOST_BYTES = 100 * 10**6
+"""Larger JSON files are not those of a report."""
+
+
 def _check_own(out: Path, command: str) -> None:
     """Refuse to overwrite a JSON file that is not an older report's, or that another page needs.
 
@@ -94,8 +98,8 @@ def _check_own(out: Path, command: str) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_bounded(path, MOST_BYTES))
+    except (UnreadableFile, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not {"verdict", "models"} & set(found):
         raise ValueError(

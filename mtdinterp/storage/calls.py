@@ -4,6 +4,7 @@ The rest of `storage` calls these functions through this module, so that a test 
 any one of them fail, or kill the process there.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -34,13 +35,20 @@ def write(handle: int, content: bytes | memoryview) -> int:
     return os.write(handle, content)
 
 
+def set_mode(handle: int, mode: int) -> None:
+    """Set the permissions of an open file."""
+    os.fchmod(handle, mode)
+
+
 def sync_file(handle: int) -> None:
     """Wait until the contents of a file are on the disk."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         # On macOS, fsync leaves the data in the disk's own cache.
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(handle)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+        # A network file system may not know the stronger call.
+    os.fsync(handle)
 
 
 def sync_directory(path: Path) -> None:

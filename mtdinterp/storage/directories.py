@@ -12,6 +12,7 @@ directory was therefore left behind by a killed process, and the next `staged` r
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import time
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from mtdinterp.bounded_files import resolved
 from mtdinterp.storage import calls
 from mtdinterp.storage.files import (
     MOST_TRIES,
@@ -31,8 +33,8 @@ from mtdinterp.storage.files import (
     random_name,
 )
 
-LONGEST_NAME = 200
-"""Characters of the target's name in a hidden name; the system allows 255 in all."""
+HIDDEN = ".mtdinterp-"
+"""How the names of directories start that are not complete yet or are being replaced."""
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 OWN_DIRECTORY = OPEN_DIRECTORY | os.O_NOFOLLOW
 PATIENCE = 5.0
@@ -83,7 +85,7 @@ def publish_new(staging: Path, target: Path) -> None:
 
     Args:
         staging: the directory of `staged`, with files that are already synced.
-        target: where it shall be.
+        target: the final path.
 
     Raises:
         AlreadyThere: if another process has filled the target meanwhile.
@@ -105,11 +107,12 @@ def publish(staging: Path, target: Path) -> None:
 
     Args:
         staging: the directory of `staged`, with files that are already synced.
-        target: where it shall be.
+        target: the final path.
 
     Raises:
         InUse: if another process is writing to the target.
-        UnwritableFile: if the system refuses; the old directory is then in place.
+        UnwritableFile: if the system refuses. A complete directory is then in place, which is the
+            old one unless only the last step failed: making the move last.
     """
     with named_failures(target):
         if not target.exists() or not any(target.iterdir()):
@@ -148,7 +151,7 @@ def recover(target: Path) -> None:
         return
     handle = os.open(aside, OWN_DIRECTORY)
     try:
-        if not is_held(handle, aside):
+        if not _is_own(handle) or not is_held(handle, aside):
             return
         if target.exists():
             # The new directory is in place. Rename the old one before its removal begins, because
@@ -204,14 +207,15 @@ def settled(path: Path) -> bool:
 
 def _open_settled(path: Path, deadline: float) -> int:
     """Open a directory; wait if it is just being replaced, and undo an interrupted replacement."""
+    target = resolved(path)  # the hidden directories are next to it, not next to a link
     while True:
         try:
             return os.open(path, OPEN_DIRECTORY)
         except FileNotFoundError:
-            if not _aside(path).is_dir() and not path.is_dir():
+            if not _aside(target).is_dir() and not target.is_dir():
                 raise
         with contextlib.suppress(OSError):
-            recover(path)
+            recover(target)
         if time.monotonic() > deadline:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         time.sleep(PAUSE)
@@ -244,11 +248,17 @@ def _replace(staging: Path, target: Path) -> None:
 
 def _aside(target: Path) -> Path:
     """Where the old directory waits while it is replaced in two steps."""
-    return target.parent / f".{target.name[:LONGEST_NAME]}.replaced"
+    return target.parent / f"{_hidden_prefix(target)}replaced"
 
 
 def _hidden_prefix(target: Path) -> str:
-    return f".{target.name[:LONGEST_NAME]}."
+    """The start of the hidden names that belong to a target.
+
+    It contains a digest of the target's name: the name itself may be too long, and a directory that
+    somebody else has named must never be taken for one of ours, because ours are removed.
+    """
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
+    return f"{HIDDEN}{digest}-"
 
 
 def _new_directory(target: Path) -> tuple[Path, int]:
@@ -278,10 +288,15 @@ def _remove_abandoned(target: Path) -> None:
 def _remove_if_abandoned(path: Path) -> None:
     handle = os.open(path, OWN_DIRECTORY)
     try:
-        if os.fstat(handle).st_uid == os.geteuid() and is_held(handle, path):
+        if _is_own(handle) and is_held(handle, path):
             _remove_tree(path)
     finally:
         os.close(handle)
+
+
+def _is_own(handle: int) -> bool:
+    """Whether an open directory belongs to the user of this process."""
+    return os.fstat(handle).st_uid == os.geteuid()
 
 
 def _remove_tree(path: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mtdinterp.bounded_files import resolved
 from mtdinterp.storage import calls
 
 UNFINISHED = ".writing-"
@@ -39,9 +40,10 @@ def write_file(path: Path, content: bytes) -> None:
         content: what the file shall contain.
 
     Raises:
-        UnwritableFile: with the reason; an older file is then intact.
+        UnwritableFile: with the reason. The path still shows a complete file, which is the older
+            one unless only the last step failed: making the rename last.
     """
-    target = path.resolve()
+    target = resolved(path)
     with named_failures(path):
         if target.exists() and not target.is_file():
             raise UnwritableFile(f"{path}: expected a regular file or a new name")
@@ -50,6 +52,8 @@ def write_file(path: Path, content: bytes) -> None:
         unfinished, handle = _new_file(target.parent)
         try:
             _write_all(handle, content)
+            if target.exists():
+                calls.set_mode(handle, stat.S_IMODE(target.stat().st_mode))
             calls.sync_file(handle)
             calls.rename(unfinished, target)
         except BaseException:

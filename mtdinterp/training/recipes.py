@@ -58,9 +58,11 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every", "save_every"):
             self._count(name)
-        if self.steps > MOST_ENTRIES * self.evaluate_every:
+        # One entry of the history is the evaluation before the first step.
+        most = MOST_ENTRIES - 1
+        if self.steps > most * self.evaluate_every:
             raise ValueError(
-                f"evaluate_every: expected at most {MOST_ENTRIES} evaluations in {self.steps} "
+                f"evaluate_every: expected at most {most} evaluations in {self.steps} "
                 f"steps, got one every {self.evaluate_every}"
             )
         self._count("warmup", minimum=0)

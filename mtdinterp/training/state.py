@@ -159,7 +159,9 @@ def _field(state: Mapping[str, Any], name: str, kind: type) -> Any:
         raise StateError(f"{name} is missing")
     value = state[name]
     if type(value) is not kind:
-        raise StateError(f"expected {name} to be of type {kind.__name__}, got {value!r:.60}")
+        # Only the type: what a hostile value looks like may take for ever to say.
+        found = type(value).__name__
+        raise StateError(f"expected {name} to be of type {kind.__name__}, got {found}")
     return value
 
 
@@ -197,7 +199,7 @@ def _adam_entry(name: str, entry: Any, parameter: Tensor, step: int) -> dict[str
     steps = _like(f"{name}, step", entry["step"], torch.zeros(()))
     taken = steps.item()
     if taken != int(taken) or not 0 <= taken <= step:
-        raise StateError(f"expected {name} to be after at most {step} steps, got {taken:g}")
+        raise StateError(f"expected {name}, step to be at most {step}, got {taken:g}")
     moments = {key: _like(f"{name}, {key}", entry[key], parameter) for key in MOMENTS}
     if bool((moments["exp_avg_sq"] < 0).any()):
         raise StateError(f"expected {name}, exp_avg_sq to be non-negative")
@@ -212,7 +214,7 @@ def _like(name: str, tensor: Any, expected: Tensor) -> Tensor:
     if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
         found = f"{tuple(tensor.shape)} in {tensor.dtype}"
         raise StateError(f"expected {name} to be a tensor {wanted}, got {found}")
-    if not bool(tensor.isfinite().all()):
+    if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"expected {name} to be finite")
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 

@@ -55,7 +55,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         before = self.seconds.get(report.nodeid, 0.0)
         self.seconds[report.nodeid] = before + report.duration
-        if not report.passed:
+        if report.failed:
             self.failing.add(report.nodeid)
 
 

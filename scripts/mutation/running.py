@@ -26,6 +26,8 @@ HOOK = Path(__file__).parent / "hook"
 MEMORY = 4 * 2**30
 """Bytes that a mutant may use on top of what the parent has."""
 LEAST_SECONDS = float(os.environ.get("MUTATION_LEAST_SECONDS", "20"))
+COLLECTION_SECONDS = 300.0
+"""For imports and collection, which a busy machine slows down."""
 TIMES = 10.0
 """A test may take `LEAST_SECONDS` and `TIMES` as long as without a mutant."""
 
@@ -144,7 +146,7 @@ def _run_tests(root: Path, task: Task, folder: Path) -> None:
     sys.path.insert(0, str(root))
     os.chdir(root)
     substitute(str(path), source)
-    set_alarm(0.0)  # for imports and collection
+    signal.setitimer(signal.ITIMER_REAL, COLLECTION_SECONDS)
     chosen = Chosen(task)
     files = list(dict.fromkeys(test.partition("::")[0] for test in task.tests))
     arguments = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q", "-x", "--tb=short"]

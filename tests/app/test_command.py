@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import time
 
 import httpx
 
@@ -65,3 +66,25 @@ def test_a_bench_without_a_browser_says_what_is_missing(monkeypatch):
 def test_it_listens_on_this_machine_alone():
     with app.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_it_stops_although_a_request_was_sent_only_in_part():
+    command = [sys.executable, "-m", "mtdinterp", "app", "--no-browser", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            port = int(server.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                lines = (
+                    "POST /api/view HTTP/1.1",
+                    f"Host: 127.0.0.1:{port}",
+                    "Content-Type: application/json",
+                    "Content-Length: 9",
+                )
+                client.sendall("\r\n".join([*lines, "", "{"]).encode())
+                time.sleep(0.5)  # the request must have arrived
+                server.terminate()
+                server.communicate(timeout=20)
+        finally:
+            server.kill()

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import time
 import zipfile
 
 import pytest
@@ -253,3 +254,55 @@ def test_only_regular_files_of_a_bounded_size_are_read(kind, name, stopped):
     if name != "training.pt":
         with pytest.raises(CheckpointError, match=r"expected (a regular file|at most)"):
             load_checkpoint(stopped)
+
+
+def nested(levels, wrap):
+    value = 1.0
+    for _ in range(levels):
+        value = wrap(value)
+    return value
+
+
+LARGE_VALUES = {
+    "lists that repeat": nested(25, lambda inner: [inner] * 4),
+    "many levels": nested(200, lambda inner: [inner]),
+    "a long number": 10**5000,
+}
+
+
+@pytest.mark.parametrize("name", ["seconds", "step", "model", "optimizer"])
+@pytest.mark.parametrize("value", LARGE_VALUES.values(), ids=LARGE_VALUES)
+def test_values_that_would_take_for_ever_to_show_are_refused_at_once(stopped, name, value):
+    rewrite(stopped, with_field(name, value))
+    started = time.monotonic()
+    assert len(refusal(stopped)) < 500
+    assert time.monotonic() - started < 5
+
+
+def test_a_key_that_would_take_for_ever_to_hash_is_refused_at_once(stopped):
+    # {t: 1} with t = (s, s, s), s = (r, r, r) and so on: the hash of t goes through 3^40 numbers.
+    parts = [b"\x80\x02}K\x01"]
+    for place in range(40):
+        number = bytes([place])
+        parts.append(b"q" + number + b"h" + number + b"h" + number + b"\x87")
+    instructions = b"".join([*parts, b"K\x01s."])
+    replace_member(stopped / "training.pt", "data.pkl", instructions)
+    started = time.monotonic()
+    assert "repeats a tuple" in refusal(stopped)
+    assert time.monotonic() - started < 5
+
+
+def replace_member(path, name, content):
+    """Replace a member of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, old in members.items():
+            archive.writestr(member, content if member.endswith("/" + name) else old)
+
+
+def test_a_parameter_with_attributes_of_its_own_is_refused(stopped):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.isfinite = 5
+    rewrite(stopped, with_field("losses", parameter))
+    assert "objects other than tensors" in refusal(stopped)
