@@ -19,6 +19,10 @@ COMMANDS = {
         "mtdinterp.commands.train",
         "train a model and compare it with the construction during training",
     ),
+    "sweep": (
+        "mtdinterp.commands.sweep",
+        "run a grid of training runs on this machine or a cluster, and collect the results",
+    ),
     "zoo": ("mtdinterp.commands.zoo", "list the trained models that ship with the package"),
     "probe": (
         "mtdinterp.commands.probe",

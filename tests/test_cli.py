@@ -19,7 +19,8 @@ from mtdinterp.cli import main
 from mtdinterp.commands import train_summary
 from mtdinterp.commands.bench import GROUP_NAMES
 from mtdinterp.commands.progress import LiveLine
-from mtdinterp.commands.train import COMMON_SETTINGS, RECIPE_FLAGS, RECIPES, STARTS
+from mtdinterp.commands.train import RECIPES
+from mtdinterp.commands.train_flags import COMMON_SETTINGS, RECIPE_FLAGS, STARTS
 from mtdinterp.commands.train_summary import summary_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES

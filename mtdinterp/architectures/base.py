@@ -30,6 +30,8 @@ class Architecture:
     """The model, which is built from a configuration alone."""
     starts: ClassVar[Mapping[str, Start]]
     """Where training may start, by name; one of them is "default"."""
+    tables: ClassVar[tuple[str, ...]] = ()
+    """Names of the parameters of a layer that have one row per offset, [head, offset, width]."""
 
     def __init__(self) -> None:
         if self.config.architecture != self.name:
@@ -114,3 +116,15 @@ class Architecture:
             Fields of `training.Recipe`, each with its value.
         """
         return {}
+
+    def keep_far_attention(self, model: Any, shorter: int, n_components: int | None = None) -> None:
+        """Lower the scores of far offsets in a model that has just grown, in place.
+
+        The attention that goes to far positions should stay the same in total, although there are
+        more of them. By default nothing is changed.
+
+        Args:
+            model: the grown model.
+            shorter: the length before.
+            n_components: the number of lags; if None, what the configuration suggests.
+        """

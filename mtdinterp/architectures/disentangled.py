@@ -6,6 +6,7 @@ score[i, j] = h_i·W_A·h_j + h_i·R_A[i-j],  out_i = Σ_j A[i, j]·concat(h_j, 
 h ← concat(h, out of head 1, …, out of head H), output = h·W_U without a softmax.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -275,6 +276,7 @@ class Disentangled(Architecture):
         "torch": torch_default,
         "mirrored": mirrored,
     }
+    tables = ("R_A", "R_V")
 
     def default_settings(self, n_components: int) -> dict[str, Any]:
         """A value table with one dimension per component."""
@@ -288,3 +290,21 @@ class Disentangled(Architecture):
         if n_layers >= SECOND_STEP_LAYERS:
             fields |= {"steps": 20_000, "later_rate": 0.3, "warmup": 500, "evaluate_every": 1000}
         return fields
+
+    def keep_far_attention(
+        self, model: DisentangledTransformer, shorter: int, n_components: int | None = None
+    ) -> None:
+        """Subtract the log of the ratio of lengths beyond the lags, in the first and last layer.
+
+        The token block of every query is one-hot, so a value on all its columns is added to the
+        score of every query. The first layer reads lag g at offset g, the last one at offset g-1.
+        The layers between average over positions, and may spread over the new ones.
+        """
+        n_lags = n_components or model.config.d_rel
+        lower = math.log(model.config.length / shorter)
+        token = model.stream["token"]
+        layers = model.attention
+        layers[0].R_A[:, 0, token] -= lower
+        layers[0].R_A[:, n_lags + 1 :, token] -= lower
+        if len(layers) > 1:
+            layers[-1].R_A[:, n_lags:, token] -= lower

@@ -303,6 +303,7 @@ class Standard(Architecture):
         "torch": torch_default,
         "mirrored": mirrored,
     }
+    tables = ("R_K", "R_V")
 
     def fast_recipe(self, n_layers: int, n_heads: int) -> dict[str, Any]:
         """Half the usual learning rate, and a tied start if it applies."""

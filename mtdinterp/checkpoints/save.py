@@ -38,6 +38,7 @@ def save_checkpoint(
     recipe: Mapping[str, Any] | None = None,
     seeds: Mapping[str, int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
+    parent: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint.
 
@@ -51,6 +52,7 @@ def save_checkpoint(
         recipe: how the model was trained or constructed, as plain values.
         seeds: the seeds that were used, by what they decide.
         history: one entry per evaluation, each with its "step".
+        parent: where the weights came from before training, if from another model.
 
     Returns:
         The directory.
@@ -61,7 +63,7 @@ def save_checkpoint(
             older checkpoint is then intact.
     """
     target = resolved(path)
-    config = describe(model, task, recipe, seeds)
+    config = describe(model, task, recipe, seeds, parent)
     _check_history(history)
     check_replaceable(target)
     with refusing_second_writer(), staged(target) as staging:
@@ -78,6 +80,7 @@ def describe(
     task: Task,
     recipe: Mapping[str, Any] | None = None,
     seeds: Mapping[str, int] | None = None,
+    parent: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The contents of config.json.
 
@@ -86,6 +89,7 @@ def describe(
         task: the model's task.
         recipe: how the model was trained or constructed, as plain values.
         seeds: the seeds that were used, by what they decide.
+        parent: where the weights came from before training, if from another model.
 
     Returns:
         Plain values for JSON.
@@ -99,6 +103,8 @@ def describe(
         "seeds": dict(seeds or {}),
         "versions": versions(),
     }
+    if parent is not None:
+        config["parent"] = dict(parent)
     plugins = plugins_of(config)
     return {**config, "plugins": plugins} if plugins else config
 

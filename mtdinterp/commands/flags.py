@@ -123,13 +123,18 @@ def plugin_file(text: str) -> Path:
     return path
 
 
-def add_plugin_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --plugin, which every command has."""
+def add_plugin_flag(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add --plugin, which every command has.
+
+    Args:
+        parser: the parser of a command, or of one of its actions.
+        default: `argparse.SUPPRESS` for an action, whose command has the flag too.
+    """
     parser.add_argument(
         "--plugin",
         action="append",
         type=plugin_file,
-        default=[],
+        default=default or [],
         dest="plugins",
         metavar="FILE.py",
         help="run a Python file that registers your own tasks, estimators, architectures, "

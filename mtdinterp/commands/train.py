@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtdinterp import catalogue
 from mtdinterp.bounded_files import expanded
 from mtdinterp.checkpoint_files import (
     TRAINING,
@@ -20,100 +19,16 @@ from mtdinterp.checkpoint_files import (
     read_config,
     zoo_names,
 )
-from mtdinterp.commands.flags import (
-    Given,
-    add_json_flag,
-    add_model_flags,
-    at_least,
-    not_empty,
-    number,
-    plugin_words,
-)
+from mtdinterp.commands.flags import add_json_flag, not_empty, plugin_words
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
-from mtdinterp.commands.task_flags import (
-    add_task_flags,
-    make_task,
-    named_after_task,
-    settle_task_flags,
-    task_seeds,
-)
+from mtdinterp.commands.task_flags import named_after_task
+from mtdinterp.commands.train_flags import add_setting_flags, check_settings, make_training
 from mtdinterp.commands.train_summary import live_evaluation, run_summary, summary_table
 
 if TYPE_CHECKING:
     from mtdinterp.training import Trainer
     from mtdinterp.training.run import Run
-
-RECIPE_FLAGS: dict[str, dict[str, Any]] = {
-    "steps": {"type": at_least(1), "metavar": "N", "help": "training steps"},
-    "batch_size": {"type": at_least(1), "metavar": "N", "help": "sequences per step"},
-    "micro_batch_size": {
-        "type": at_least(1),
-        "metavar": "N",
-        "help": "sequences per forward pass, to save memory",
-    },
-    "learning_rate": {
-        "type": number(minimum=0, exclusive=True),
-        "metavar": "X",
-        "help": "peak Adam learning rate",
-    },
-    "later_rate": {
-        "type": number(minimum=0, exclusive=True),
-        "metavar": "X",
-        "help": "factor, such as 0.3, on the learning rate of all layers but the first; it is "
-        "reached after a tenth of the steps",
-    },
-    "adam_betas": {
-        "type": number(minimum=0),
-        "nargs": 2,
-        "metavar": ("B1", "B2"),
-        "help": "decay rates of Adam's running averages",
-    },
-    "schedule": {
-        "choices": ("constant", "cosine"),
-        "help": "learning-rate schedule after the warm-up",
-    },
-    "warmup": {
-        "type": at_least(0),
-        "metavar": "N",
-        "help": "steps over which the learning rate rises from zero",
-    },
-    "initialisation": {
-        "metavar": "NAME",
-        "help": "initialisation of the weights: tied, default, small, torch, mirrored, or one that "
-        "your own architecture defines",
-    },
-    "targets": {
-        "choices": ("expected", "sampled"),
-        "help": "train on the true next-token distribution, or on one token drawn from it",
-    },
-    "loss": {
-        "choices": ("mse", "cross-entropy"),
-        "help": "mean squared error of the outputs, or cross-entropy of their softmax",
-    },
-    "supervision": {
-        "choices": ("last", "all"),
-        "help": "train on the last position, or on all positions",
-    },
-    "evaluate_every": {"type": at_least(1), "metavar": "N", "help": "steps between evaluations"},
-    "save_every": {"type": at_least(1), "metavar": "N", "help": "steps between saves"},
-    "device": {"metavar": "NAME", "help": "torch device (default: cpu)"},
-}
-
-STARTS = ("tied", "default", "small", "torch", "mirrored")
-"""Initialisations of the built-in architectures, listed here so that errors are instant."""
-ARCHITECTURE_FLAGS = ("d_rel", "d_model")
-"""Flags for settings that only some architectures have."""
-COMMON_SETTINGS = {
-    "vocab_size": "--vocab-size",
-    "length": "--length",
-    "n_layers": "--layers",
-    "n_heads": "--heads",
-    "n_components": "--order",
-    "d_mlp": "--d-mlp",
-    "logits": "--loss",
-}
-"""Settings that every architecture has, with the flag of each."""
 
 RECIPES = """\
   fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
@@ -142,50 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
         "  mtdinterp train --resume out/paper"
     )
-    parser.register("action", None, Given)
-    add_task_flags(parser)
-    add_model_flags(parser)
-    parser.add_argument(
-        "--heads", type=at_least(1), default=1, metavar="H", help="heads per layer (default: 1)"
-    )
-    parser.add_argument(
-        "--d-rel",
-        type=at_least(1),
-        metavar="D",
-        help="width of the disentangled transformer's value tables (default: the order)",
-    )
-    parser.add_argument(
-        "--d-model",
-        type=at_least(1),
-        metavar="D",
-        help="width of the standard transformer's stream (default: 32)",
-    )
-    parser.add_argument(
-        "--d-mlp",
-        type=at_least(0),
-        default=0,
-        metavar="D",
-        help="width of a hidden layer before the output (default: 0, no hidden layer)",
-    )
-    parser.add_argument(
-        "--setting",
-        action="append",
-        type=_setting,
-        default=[],
-        dest="settings",
-        metavar="NAME=VALUE",
-        help="any other setting of the architecture, for example of one in a plugin; may be given "
-        "several times",
-    )
-    parser.add_argument(
-        "--recipe",
-        choices=("fast", "paper"),
-        default="fast",
-        help="training recipe, described below (default: fast)",
-    )
-    group = parser.add_argument_group("override individual recipe settings")
-    for name, settings in RECIPE_FLAGS.items():
-        group.add_argument("--" + name.replace("_", "-"), dest=name, **settings)
+    add_setting_flags(parser)
     parser.add_argument(
         "--out",
         type=not_empty,
@@ -205,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also log to Weights & Biases, offline unless WANDB_MODE is set",
     )
     add_json_flag(parser)
-    parser.set_defaults(run=run, given=())
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -258,40 +130,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.resume and options.settings:
         raise ValueError("--resume uses the run's own settings; leave out --setting")
-    settle_task_flags(options)
-    for name in ARCHITECTURE_FLAGS:
-        if name in given:
-            _check_setting(options.architecture, name)
-    own = catalogue.built_in(*catalogue.SOURCES["architecture"])
-    start = options.initialisation
-    if start is not None and options.architecture in own and start not in STARTS:
-        raise ValueError(f"--initialisation: expected one of {', '.join(STARTS)}; got {start!r}")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """An argparse type: NAME=VALUE, with a number, true, false or a text as the value."""
-    name, equals, value = text.partition("=")
-    if not name.isidentifier() or not equals:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
-    if name in COMMON_SETTINGS:
-        raise argparse.ArgumentTypeError(f"{name} has a flag of its own: {COMMON_SETTINGS[name]}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
-
-
-def _check_setting(architecture: str, name: str) -> None:
-    """Refuse a flag for a setting that the chosen architecture does not have."""
-    from mtdinterp.registry import ARCHITECTURES
-
-    chosen = ARCHITECTURES[architecture]
-    if name not in chosen.settings:
-        owners = [known.label for known in ARCHITECTURES.values() if name in known.settings]
-        raise ValueError(
-            f"--{name.replace('_', '-')} is a width of the {', '.join(owners)}, not of the "
-            f"{chosen.label}"
-        )
+    check_settings(options)
 
 
 def _check_directory(path: Path, resume: bool) -> None:
@@ -318,27 +157,10 @@ def _check_directory(path: Path, resume: bool) -> None:
 
 
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
-    from mtdinterp.registry import ARCHITECTURES
-    from mtdinterp.training import recipe_for
     from mtdinterp.training.run import new_run
 
-    task = make_task(options)
-    changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
-    changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
-    recipe = recipe_for(
-        options.recipe, options.architecture, options.layers, options.heads, **changes
-    )
-    model = ARCHITECTURES[options.architecture].new_model(
-        task.vocab_size,
-        options.length,
-        options.layers,
-        options.heads,
-        n_components=task.n_components,
-        d_mlp=options.d_mlp,
-        logits=recipe.loss == "cross-entropy",
-        **({name: getattr(options, name) for name in ARCHITECTURE_FLAGS} | dict(options.settings)),
-    )
-    return new_run(out, model, task, recipe, {**task_seeds(options), "model": options.seed})
+    made = make_training(options)
+    return new_run(out, made.model, made.task, made.recipe, made.seeds)
 
 
 def _resume(path: Path) -> AbstractContextManager["Run"]:

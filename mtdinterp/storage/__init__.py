@@ -5,16 +5,22 @@
 """
 
 from mtdinterp.storage.directories import (
-    AlreadyThere,
     InUse,
     locked,
     publish,
     publish_new,
     read_version,
+    remove_tree,
     settled,
     staged,
 )
-from mtdinterp.storage.files import UnwritableFile, remove_unfinished, write_file
+from mtdinterp.storage.files import (
+    AlreadyThere,
+    UnwritableFile,
+    remove_unfinished,
+    write_file,
+    write_new_file,
+)
 
 __all__ = [
     "AlreadyThere",
@@ -24,8 +30,10 @@ __all__ = [
     "publish",
     "publish_new",
     "read_version",
+    "remove_tree",
     "remove_unfinished",
     "settled",
     "staged",
     "write_file",
+    "write_new_file",
 ]

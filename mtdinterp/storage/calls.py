@@ -69,6 +69,11 @@ def rename(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name; an error if something has that name already."""
+    os.link(source, target)
+
+
 def exchange(first: Path, second: Path) -> None:
     """Exchange two paths in one indivisible step.
 

@@ -25,6 +25,7 @@ from mtdinterp.bounded_files import resolved
 from mtdinterp.storage import calls
 from mtdinterp.storage.files import (
     MOST_TRIES,
+    AlreadyThere,
     UnwritableFile,
     entries_of,
     is_held,
@@ -39,6 +40,9 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 OWN_DIRECTORY = OPEN_DIRECTORY | os.O_NOFOLLOW
 PATIENCE = 5.0
 """Seconds for which a reader tries again because the directory is being replaced."""
+LONGEST_REPLACEMENT = 60.0
+"""Seconds that a replacement in two steps takes at most. Only where locks are missing, time decides
+whether the process that began one has died."""
 PAUSE = 0.002
 """Seconds between two tries."""
 
@@ -47,10 +51,6 @@ Result = TypeVar("Result")
 
 class InUse(UnwritableFile):
     """Another process is writing to the directory."""
-
-
-class AlreadyThere(UnwritableFile):
-    """Another process has filled the directory first."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def staged(target: Path) -> Iterator[Path]:
     finally:
         # What cannot be removed now is removed by the next call for this target.
         with contextlib.suppress(OSError):
-            _remove_tree(staging)
+            remove_tree(staging)
         os.close(handle)
 
 
@@ -151,14 +151,14 @@ def recover(target: Path) -> None:
         return
     handle = os.open(aside, OWN_DIRECTORY)
     try:
-        if not _is_own(handle) or not is_held(handle, aside):
+        if not _is_own(handle) or not is_held(handle, aside, _is_old(handle)):
             return
         if target.exists():
             # The new directory is in place. Rename the old one before its removal begins, because
             # a directory that is moved back must be complete.
             trash = target.parent / random_name(_hidden_prefix(target))
             calls.rename(aside, trash)
-            _remove_tree(trash)
+            remove_tree(trash)
         else:
             calls.rename(aside, target)
             calls.sync_directory(target.parent)
@@ -288,10 +288,15 @@ def _remove_abandoned(target: Path) -> None:
 def _remove_if_abandoned(path: Path) -> None:
     handle = os.open(path, OWN_DIRECTORY)
     try:
-        if _is_own(handle) and is_held(handle, path):
-            _remove_tree(path)
+        if _is_own(handle) and is_held(handle, path, without_locks=False):
+            remove_tree(path)
     finally:
         os.close(handle)
+
+
+def _is_old(handle: int) -> bool:
+    """Whether an open directory was moved aside so long ago that its process must have died."""
+    return time.time() - os.fstat(handle).st_ctime > LONGEST_REPLACEMENT
 
 
 def _is_own(handle: int) -> bool:
@@ -299,13 +304,17 @@ def _is_own(handle: int) -> bool:
     return os.fstat(handle).st_uid == os.geteuid()
 
 
-def _remove_tree(path: Path) -> None:
-    """Remove a directory of this package and everything in it; links are not followed."""
+def remove_tree(path: Path) -> None:
+    """Remove a directory of this package and everything in it; links are not followed.
+
+    Args:
+        path: the directory; nothing happens if there is none.
+    """
     if not path.is_dir():
         return
     for entry in entries_of(path):
         if entry.is_dir(follow_symlinks=False):
-            _remove_tree(Path(entry.path))
+            remove_tree(Path(entry.path))
         else:
             calls.unlink(Path(entry.path))
     calls.remove_directory(path)

@@ -23,12 +23,19 @@ from mtdinterp.storage import calls
 UNFINISHED = ".writing-"
 """Prefix of a file that is not complete yet."""
 UNFINISHED_NAME = re.compile(re.escape(UNFINISHED) + "[0-9a-f]{16}")
+WITHOUT_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""What a file system answers if it cannot lock. NFS locks only what is open for writing, which a
+directory never is."""
 MOST_TRIES = 100
 """How often a new name is tried; another process may take a new file for one left behind."""
 
 
 class UnwritableFile(OSError):
     """A file or directory that cannot be written, with the reason in one sentence."""
+
+
+class AlreadyThere(UnwritableFile):
+    """Another process has written the file, or filled the directory, first."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -65,6 +72,34 @@ def write_file(path: Path, content: bytes) -> None:
         calls.sync_directory(target.parent)
 
 
+def write_new_file(path: Path, content: bytes) -> None:
+    """Write a file that does not exist yet; of several writers, only the first succeeds.
+
+    Args:
+        path: the file; its directory exists.
+        content: what the file shall contain.
+
+    Raises:
+        AlreadyThere: if the file exists.
+        UnwritableFile: with the reason.
+    """
+    with named_failures(path):
+        remove_unfinished(path.parent)
+        unfinished, handle = _new_file(path.parent)
+        try:
+            _write_all(handle, content)
+            calls.sync_file(handle)
+            # A rename would replace a file that another process has written meanwhile.
+            calls.link(unfinished, path)
+        except FileExistsError as error:
+            raise AlreadyThere(f"{path}: another process has written this file first") from error
+        finally:
+            with contextlib.suppress(OSError):
+                calls.unlink(unfinished)
+            os.close(handle)
+        calls.sync_directory(path.parent)
+
+
 @contextmanager
 def named_failures(path: Path) -> Iterator[None]:
     """Convert errors of the system to an UnwritableFile that names what was to be written."""
@@ -99,22 +134,41 @@ def remove_unfinished(directory: Path) -> None:
                 _remove_if_abandoned(Path(entry.path))
 
 
-def is_held(handle: int, path: Path) -> bool:
+def is_held(handle: int, path: Path, without_locks: bool = True) -> bool:
     """Lock an open file or directory, and find out whether it is still the one at its path.
 
     Args:
         handle: the open file or directory.
         path: where it was opened.
+        without_locks: the answer for a file system that cannot lock it. A process may use what it
+            has just made itself; it must not remove what another one may still use.
 
     Returns:
         False if another process holds the lock, or has moved or removed the file.
     """
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = can_lock(handle)
         found = os.stat(path, follow_symlinks=False)
     except (BlockingIOError, FileNotFoundError):
         return False
-    return os.path.samestat(os.fstat(handle), found)
+    return os.path.samestat(os.fstat(handle), found) and (locked or without_locks)
+
+
+def can_lock(handle: int) -> bool:
+    """Lock an open file or directory; False if its file system cannot.
+
+    Raises:
+        BlockingIOError: if another process holds the lock.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno in WITHOUT_LOCKS:
+            return False
+        raise
+    return True
 
 
 def entries_of(directory: Path) -> list[os.DirEntry[str]]:
@@ -134,7 +188,7 @@ def _remove_if_abandoned(path: Path) -> None:
     try:
         status = os.fstat(handle)
         is_own_file = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if is_own_file and is_held(handle, path):
+        if is_own_file and is_held(handle, path, without_locks=False):
             calls.unlink(path)
     finally:
         os.close(handle)

@@ -10,7 +10,7 @@ with the process, however that ends.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,20 @@ def new_run(
     recipe: Recipe,
     seeds: dict[str, int],
     held_out: HeldOut | None = None,
+    parent: Mapping[str, Any] | None = None,
 ) -> Iterator["Run"]:
     """Initialise the model and start a run in a new or empty directory.
 
     Args:
         path: the directory.
-        model: the model to train; its parameters are overwritten by the recipe's initialisation.
+        model: the model to train; without a parent, its parameters are overwritten by the recipe's
+            initialisation.
         task: the task to train it on.
         recipe: the training settings.
         seeds: "model" decides the initialisation and the data; "task" is recorded if known.
         held_out: what the model is evaluated on; prepared from the task if None.
+        parent: where the model's weights come from, as plain values for config.json, if training
+            starts from those of another model.
 
     Returns:
         A context manager whose value is the run; the directory is locked while it lasts.
@@ -83,12 +87,13 @@ def new_run(
     target = resolved(path)
     check_new(target)
     _check_device(recipe.device)
-    initialise(model, recipe.initialisation, seeds["model"])
+    if parent is None:
+        initialise(model, recipe.initialisation, seeds["model"])
     held_out = held_out or HeldOut.prepare(task, model.config.length)
     trainer = Trainer(model, task, recipe, seeds["model"], held_out)
     # The directory that `staged` makes is locked, and stays so when it is moved to the target.
     with staged(target) as staging:
-        config = describe(model, task, recipe.to_dict(), seeds)
+        config = describe(model, task, recipe.to_dict(), seeds, parent)
         write_config(staging, config)
         run = Run(staging, trainer, config)
         run.save_state()

@@ -1,0 +1,398 @@
+"""`mtdinterp sweep`: run a grid of training runs, here or on a cluster, and collect the results."""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtdinterp.commands.flags import (
+    add_json_flag,
+    add_plugin_flag,
+    at_least,
+    not_empty,
+    plugin_words,
+)
+from mtdinterp.commands.interrupts import recording_stop_signals
+from mtdinterp.sweep.engines import ENGINES
+from mtdinterp.sweep.grid import find_grid, read_grid, shipped_grids
+
+if TYPE_CHECKING:
+    from mtdinterp.sweep.directory import Sweep
+    from mtdinterp.sweep.engines import Engine, Resources
+    from mtdinterp.sweep.planning import Plan
+    from mtdinterp.sweep.status import Status
+
+MOST_CRASHES = 5
+EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130, "busy": 3, "waiting": 4}
+"""The exit code of `sweep cell` for every way in which a cell can end."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands with their flags."""
+    parser.epilog = (
+        "examples:\n  mtdinterp sweep run smoke --out out/smoke\n"
+        "  mtdinterp sweep run grid.yaml --dry-run\n"
+        "  mtdinterp sweep run grid.yaml --engine ray --address auto --out /shared/grid\n"
+        "  mtdinterp sweep status out/smoke\n"
+        "  mtdinterp sweep table out/smoke"
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=type(parser)
+    )
+    settings: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    _add_run(actions.add_parser("run", help="run the cells of a grid", **settings))
+    _add_cell(actions.add_parser("cell", help="run one cell", **settings))
+    _add_status(actions.add_parser("status", help="show what every cell is doing", **settings))
+    _add_table(actions.add_parser("table", help="collect the results", **settings))
+    for action in actions.choices.values():
+        # The flag may also stand before the action, whose default must not replace it.
+        add_plugin_flag(action, argparse.SUPPRESS)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    grids = "\n".join(f"  {name:<10} {title}" for name, title in _titles().items())
+    engines = "\n".join(f"  {name:<10} {label}" for name, label in ENGINES.items())
+    parser.epilog = (
+        f"grids that ship with mtdinterp:\n{grids}\n\nengines:\n{engines}\n\n"
+        "examples:\n  mtdinterp sweep run smoke --out out/smoke\n"
+        "  mtdinterp sweep run grid.yaml --dry-run\n"
+        "  mtdinterp sweep run grid.yaml --cpus-per-cell 2 --max-concurrent 4\n"
+        "  mtdinterp sweep run grid.yaml --engine slurm --slurm partition=long --out /shared/grid"
+    )
+    parser.add_argument(
+        "grid",
+        type=not_empty,
+        metavar="GRID",
+        help="a grid file (.yaml or .json), or the name of a shipped grid, listed below",
+    )
+    parser.add_argument(
+        "--out",
+        type=not_empty,
+        metavar="DIR",
+        help="directory of the sweep, which all workers share (default: out/ and the grid's name)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=tuple(ENGINES),
+        default="local",
+        help="what runs the cells, listed below (default: local)",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="address of a Ray cluster, such as auto or ray://head:10001 (default: start Ray here)",
+    )
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the Slurm jobs, such as partition=long or time=120; may be given "
+        "several times",
+    )
+    parser.add_argument(
+        "--cpus-per-cell",
+        type=at_least(1),
+        metavar="N",
+        help="threads of a cell whose grid does not set `threads` (default: 1)",
+    )
+    parser.add_argument(
+        "--max-concurrent",
+        type=at_least(1),
+        metavar="N",
+        help="most cells at once (default: as many as fit)",
+    )
+    parser.add_argument(
+        "--attempts",
+        type=at_least(1),
+        default=MOST_CRASHES,
+        metavar="N",
+        help="a cell fails after N attempts in a row that died without any progress (default: "
+        f"{MOST_CRASHES})",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="run failed cells again, from where they were"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="run nothing; show the cells, and how long they would take on 1, 8, 64 and 512 "
+        "workers, from times measured on this machine",
+    )
+    add_json_flag(parser)
+    parser.set_defaults(run=run_grid)
+
+
+def _titles() -> dict[str, str]:
+    """The titles of the shipped grids, by name."""
+    return {name: read_grid(path).title for name, path in shipped_grids().items()}
+
+
+def _add_cell(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Finishes the cell from wherever it was; does nothing if it is finished.\n"
+        "exit codes: 0 finished, 1 failed, 2 bad input, 3 another process runs it, 4 it waits for\n"
+        "another cell, 130 stopped\n\n"
+        "example:\n  mtdinterp sweep cell out/smoke/cells/NAME"
+    )
+    parser.add_argument("directory", type=not_empty, metavar="DIR", help="the cell's directory")
+    parser.add_argument(
+        "--attempts", type=at_least(1), default=MOST_CRASHES, help=argparse.SUPPRESS
+    )
+    parser.add_argument("--engine", default="by hand", help=argparse.SUPPRESS)
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    add_json_flag(parser)
+    parser.set_defaults(run=run_one)
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example:\n  mtdinterp sweep status out/smoke"
+    parser.add_argument("directory", type=not_empty, metavar="DIR", help="the sweep's directory")
+    add_json_flag(parser)
+    parser.set_defaults(run=show_status)
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Writes results.parquet, results.csv and index.html into the sweep's directory.\n\n"
+        "examples:\n  mtdinterp sweep table out/smoke\n"
+        "  mtdinterp sweep table out/smoke --x length --facets order --y ratio"
+    )
+    parser.add_argument("directory", type=not_empty, metavar="DIR", help="the sweep's directory")
+    parser.add_argument("--x", metavar="SETTING", help="x axis of the page's charts")
+    parser.add_argument("--facets", metavar="SETTING", help="one chart for each of its values")
+    parser.add_argument(
+        "--y",
+        action="append",
+        metavar="COLUMN",
+        help="a column of the table to draw; may be given several times (default: kl, ratio, beta)",
+    )
+    add_json_flag(parser)
+    parser.set_defaults(run=make_table)
+
+
+def run_grid(options: argparse.Namespace) -> int:
+    """Run the cells of a grid; returns the exit code."""
+    from mtdinterp.sweep.directory import check_place, sweep_path
+
+    path = find_grid(options.grid)
+    grid = read_grid(path)
+    out = sweep_path(options.out) if options.out else Path("out") / path.stem
+    check_place(out)
+    if options.address and options.engine != "ray":
+        raise ValueError("--address belongs to --engine ray; add it, or leave out --address")
+    if options.slurm and options.engine != "slurm":
+        raise ValueError("--slurm belongs to --engine slurm; add it, or leave out --slurm")
+    print("checking the grid …", file=sys.stderr)
+    from mtdinterp.sweep.planning import plan
+
+    planned = plan(grid, path.parent, options.cpus_per_cell or 1)
+    if options.dry_run:
+        return _show_estimate(planned, options)
+    return _drive(planned, out, options)
+
+
+def _show_estimate(planned: "Plan", options: argparse.Namespace) -> int:
+    from mtdinterp.sweep.estimating import estimate
+
+    found = estimate(planned, options.plugins)
+    print(json.dumps(found.to_dict(), indent=1) if options.json else found.text())
+    return 0
+
+
+def _drive(planned: "Plan", out: Path, options: argparse.Namespace) -> int:
+    """Run all cells on the chosen engine, and write the table."""
+    from mtdinterp.sweep.board import Board
+    from mtdinterp.sweep.directory import write_sweep
+    from mtdinterp.sweep.driving import Driver, retry_failed, summary
+
+    again = shlex.join(_command(options, out))
+    engine = _engine(options, _resources(planned, options), out)
+    board = Board()
+    stop: list[int] = []
+    try:
+        sweep = write_sweep(out, planned, again)
+        if options.retry_failed:
+            retry_failed(sweep)
+        with recording_stop_signals(stop):
+            try:
+                found = Driver(sweep, engine, board.show, lambda: bool(stop)).run()
+            except KeyboardInterrupt:
+                engine.kill()
+                raise
+    finally:
+        board.close()
+        engine.close()
+    print(f"mtdinterp sweep: {summary(found)}", file=sys.stderr)
+    files = _write_results(sweep)
+    if options.json:
+        print(json.dumps(_as_dict(sweep, found), indent=1))
+    else:
+        print(_report(sweep, found, files))
+    if stop:
+        print(
+            f"mtdinterp sweep: stopped; everything is saved. Continue with:\n  {again}",
+            file=sys.stderr,
+        )
+        return 128 + stop[0]
+    return 0 if all(status.state == "done" for status in found.values()) else 1
+
+
+def _resources(planned: "Plan", options: argparse.Namespace) -> "Resources":
+    from mtdinterp.sweep.engines import Resources
+
+    return Resources(
+        threads=max(cell.threads for cell in planned.cells),
+        most_at_once=options.max_concurrent,
+        most_crashes=options.attempts,
+        plugins=[Path(path).absolute() for path in options.plugins],
+    )
+
+
+def _engine(options: argparse.Namespace, resources: "Resources", out: Path) -> "Engine":
+    """The chosen engine."""
+    if options.engine == "ray":
+        from mtdinterp.sweep.engines.ray import RayEngine
+
+        return RayEngine(resources, options.address)
+    if options.engine == "slurm":
+        from mtdinterp.sweep.engines.slurm import SlurmEngine
+
+        return SlurmEngine(resources, out, options.slurm)
+    from mtdinterp.sweep.engines.local import LocalEngine
+
+    return LocalEngine(resources)
+
+
+def _command(options: argparse.Namespace, out: Path) -> list[str]:
+    """The command that continues this sweep."""
+    words = ["mtdinterp", "sweep", "run", options.grid, "--out", str(out)]
+    if options.engine != "local":
+        words += ["--engine", options.engine]
+    if options.address:
+        words += ["--address", options.address]
+    for entry in options.slurm:
+        words += ["--slurm", entry]
+    if options.cpus_per_cell is not None:
+        words += ["--cpus-per-cell", str(options.cpus_per_cell)]
+    if options.max_concurrent is not None:
+        words += ["--max-concurrent", str(options.max_concurrent)]
+    return words + plugin_words(options)
+
+
+def _write_results(sweep: "Sweep") -> list[Path]:
+    from mtdinterp.sweep.page import write_page
+    from mtdinterp.sweep.table import write_table
+
+    return [*write_table(sweep), write_page(sweep)]
+
+
+def run_one(options: argparse.Namespace) -> int:
+    """Run one cell; returns the exit code."""
+    from mtdinterp.sweep.cells import read_cell
+
+    directory = Path(options.directory).absolute()
+    read_cell(directory)  # before anything heavy is imported
+    stop: list[int] = []
+    with recording_stop_signals(stop):
+        if options.until_eof:
+            _stop_at_eof(stop)
+        from mtdinterp.sweep.running import run_cell
+
+        def progress(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)
+
+        ended = run_cell(directory, options.engine, lambda: bool(stop), options.attempts, progress)
+    if options.json:
+        print(json.dumps(ended.to_dict(), indent=1))
+    else:
+        reason = f": {ended.reason}" if ended.reason else ""
+        print(f"{ended.name}: {ended.how}{reason}")
+    if ended.how == "stopped" and stop:
+        return 128 + stop[0]
+    return EXIT_CODES[ended.how]
+
+
+def _stop_at_eof(stop: list[int]) -> None:
+    """Stop when standard input ends, which it does when the process that started this one ends."""
+    import signal
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        stop.append(signal.SIGTERM)
+
+    threading.Thread(target=wait, name="until-eof", daemon=True).start()
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Print the state of every cell; returns the exit code."""
+    from mtdinterp.sweep.directory import read_sweep, sweep_path
+    from mtdinterp.sweep.status import statuses
+
+    sweep = read_sweep(sweep_path(options.directory))
+    found = statuses(sweep)
+    print(json.dumps(_as_dict(sweep, found), indent=1) if options.json else _report(sweep, found))
+    return 0
+
+
+def make_table(options: argparse.Namespace) -> int:
+    """Write the table and the page; returns the exit code."""
+    from mtdinterp.sweep.directory import read_sweep, sweep_path
+    from mtdinterp.sweep.page import write_page
+    from mtdinterp.sweep.table import read_rows, write_table
+
+    sweep = read_sweep(sweep_path(options.directory))
+    files = [
+        *write_table(sweep),
+        write_page(sweep, x=options.x, facets=options.facets, columns=options.y),
+    ]
+    if options.json:
+        print(json.dumps(read_rows(sweep), indent=1))
+    else:
+        for file in files:
+            print(file)
+    return 0
+
+
+def _as_dict(sweep: "Sweep", found: "dict[str, Status]") -> dict[str, Any]:
+    """The states as plain values for `--json`."""
+    cells = []
+    for name, status in found.items():
+        cells.append(
+            {
+                "name": name,
+                "state": status.state,
+                "reason": status.reason,
+                "step": status.step,
+                "steps": status.steps,
+                "settings": dict(status.entry.settings),
+                "directory": str(sweep.directory(name)),
+            }
+        )
+    return {"directory": str(sweep.path), "title": sweep.title, "cells": cells}
+
+
+def _report(sweep: "Sweep", found: "dict[str, Status]", files: list[Path] | None = None) -> str:
+    """The states as text: a line per cell, then the errors."""
+    from mtdinterp.sweep.driving import summary
+
+    width = max(map(len, found))
+    lines = [sweep.title] if sweep.title else []
+    for name, status in found.items():
+        note = ""
+        if status.state == "running":
+            note = f"{status.phase} {status.share:.0%}" if status.steps else status.phase
+        elif status.reason:
+            note = status.reason
+        lines.append(f"{name:<{width}}  {status.state:<8} {note}".rstrip())
+    failed = [name for name, status in found.items() if status.state == "failed"]
+    if failed:
+        lines.append(f"log of the first failed cell: {sweep.directory(failed[0]) / 'attempts'}")
+    lines.append(f"{summary(found)}; directory {sweep.path}")
+    lines += [str(file) for file in files or ()]
+    return "\n".join(lines)

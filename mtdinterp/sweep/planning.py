@@ -1,0 +1,168 @@
+"""From a grid to cells: settings are checked by the flags of `mtdinterp train`, and resolved."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mtdinterp import catalogue
+from mtdinterp.checkpoint_files import model_name
+from mtdinterp.checks import check_count, check_option
+from mtdinterp.commands.task_flags import named_after_task
+from mtdinterp.commands.train_flags import add_setting_flags, check_settings, make_training
+from mtdinterp.providers import loaded_files
+from mtdinterp.sweep.cells import REPORTS, Cell, Measure
+from mtdinterp.sweep.grid import Grid, GridError, Settings
+from mtdinterp.sweep.sources import sources_digest
+
+CELL_SETTINGS = ("threads", "probes", "report", "sequences")
+"""Settings of a cell that are not flags of `mtdinterp train`."""
+FILE_SETTINGS = ("transition",)
+"""Settings that name a file, relative to the grid file."""
+LEAST_SEQUENCES = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a grid, in its order; a parent precedes its children."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    varied: tuple[str, ...]
+    """The settings that differ between cells."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises its errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise GridError(message)
+
+
+def plan(grid: Grid, folder: Path, threads: int = 1) -> Plan:
+    """The cells of a grid; combinations that come to the same cell are one.
+
+    Args:
+        grid: the grid.
+        folder: where relative paths in the grid start.
+        threads: threads of a cell whose settings do not say.
+
+    Returns:
+        The cells.
+
+    Raises:
+        GridError: if a setting is unknown or wrong, with the combination that has it.
+    """
+    parser = _parser()
+    cells: list[Cell] = []
+    for combination in grid.combinations:
+        parent = None if combination.parent is None else cells[combination.parent].name
+        try:
+            settings = {"threads": threads, **combination.settings}
+            cell = _cell(parser, settings, folder)
+        except GridError:
+            raise
+        except ValueError as error:
+            raise GridError(f"{_shown(combination.settings, grid.varied)}{error}") from error
+        cells.append(replace(cell, parent=parent, settings=dict(combination.settings)))
+    unique = {cell.name: cell for cell in cells}
+    return Plan(grid.title, tuple(unique.values()), grid.varied)
+
+
+def _shown(settings: Settings, varied: Sequence[str]) -> str:
+    """The varied settings of a combination, to say where an error is."""
+    parts = [f"{name}={settings[name]}" for name in varied if name in settings]
+    return f"{', '.join(parts)}: " if parts else ""
+
+
+def _parser() -> _Parser:
+    """The flags of `mtdinterp train` that settings may name."""
+    # Abbreviations would let a misspelled setting pass for another one.
+    parser = _Parser(prog="train", add_help=False, allow_abbrev=False)
+    add_setting_flags(parser)
+    return parser
+
+
+def _cell(parser: _Parser, settings: Settings, folder: Path) -> Cell:
+    """The cell of one combination, without its parent."""
+    own = {name: settings[name] for name in CELL_SETTINGS if name in settings}
+    flags = {name: value for name, value in settings.items() if name not in CELL_SETTINGS}
+    options = parser.parse_args(_words(parser, flags, folder))
+    catalogue_names(options)
+    check_settings(options)
+    made = make_training(options)
+    label = model_name(
+        options.architecture, options.order, options.length, options.layers, options.seed
+    )
+    return Cell(
+        task=made.task.to_dict(),
+        model=made.model.config.to_dict(),
+        recipe=made.recipe.to_dict(),
+        seeds=made.seeds,
+        threads=check_count("threads", own["threads"]),
+        plugins=_plugins(made.task, options.architecture),
+        sources=sources_digest(),
+        label=named_after_task(label, options),
+        measure=_measure(own),
+    )
+
+
+def catalogue_names(options: argparse.Namespace) -> None:
+    """Refuse a task or an architecture that is not registered."""
+    from mtdinterp.registry import BY_KIND
+
+    for kind in ("task", "architecture"):
+        catalogue.check_known(getattr(options, kind), list(BY_KIND[kind]), kind)
+
+
+def _words(parser: _Parser, flags: Settings, folder: Path) -> list[str]:
+    """Settings as a command line."""
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    words: list[str] = []
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}"
+        if flag not in known:
+            listed = sorted(entry[2:].replace("-", "_") for entry in known)
+            catalogue.check_known(name, [*listed, *CELL_SETTINGS], "setting")
+        if value is None or value is False:
+            continue
+        if name in FILE_SETTINGS:
+            value = str(folder / value)
+        words.append(flag)
+        if value is not True:
+            values = value if isinstance(value, list) else [value]
+            words += [_word(entry) for entry in values]
+    return words
+
+
+def _word(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _plugins(task: Any, architecture: str) -> dict[str, str]:
+    """The plugins that may decide the numbers, each with its checksum or its version."""
+    from mtdinterp.registry import ARCHITECTURES, TASKS
+
+    found = {provider.name: provider.sha256 for provider in loaded_files()}
+    for provider in (TASKS.provider(task.name), ARCHITECTURES.provider(architecture)):
+        if provider is not None and provider.version:
+            found[provider.name] = provider.version
+    return found
+
+
+def _measure(settings: Mapping[str, Any]) -> Measure:
+    """What is measured of the trained model."""
+    from mtdinterp.registry import PROBES
+
+    probes = settings.get("probes")
+    names = probes if isinstance(probes, list) else None if probes in (None, "all") else [probes]
+    for name in names or ():
+        catalogue.check_known(name, list(PROBES), "probes")
+    sequences = settings.get("sequences")
+    if sequences is not None:
+        check_count("sequences", sequences, LEAST_SEQUENCES)
+    report = check_option("report", settings.get("report", "quick"), REPORTS)
+    if report != "none" and names is not None:
+        raise GridError("probes: a report runs all probes; add report: none, or leave out probes")
+    return Measure(None if names is None else tuple(names), report, sequences)
