@@ -2,7 +2,7 @@
 
 build.txt   what builds this package and those that come as source
 torch.txt   the CPU build of torch
-app.txt     the other packages that the extra `app` needs
+app.txt     the other packages that the extra `app` needs; likewise ray.txt and slurm.txt
 dev.txt     the other packages that the extra `dev` needs
 
 Versions come from constraints.txt. Hashes are those of all files of a release, so the same
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("app", "dev")
+EXTRAS = ("app", "ray", "slurm", "dev")
 RESOLVER = "uv==0.13.8"
 """The tool that resolves the requirements; pip itself lists the hashes of one platform only."""
 TORCH = re.compile(r"^torch==\S+\+cpu( \\\n +--hash=\S+)+\n", re.MULTILINE)

@@ -1,0 +1,292 @@
+"""The driver starts every cell when it can run, and ends when nothing can run any more."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from small import SETTINGS, small_sweep, weights_of
+
+from mtdinterp.sweep import attempts
+from mtdinterp.sweep.attempts import attempting, records
+from mtdinterp.sweep.cells import DONE, FAILED, Measure, read_cell
+from mtdinterp.sweep.directory import longest_first
+from mtdinterp.sweep.driving import Driver, retry_failed, summary
+from mtdinterp.sweep.engines import Resources
+from mtdinterp.sweep.engines.local import LocalEngine
+from mtdinterp.sweep.status import statuses
+from mtdinterp.sweep.table import read_rows
+
+
+class FakeEngine:
+    """Finishes, fails or loses cells at once, as it is told."""
+
+    name = "fake"
+
+    def __init__(self, room=2, outcomes=None):
+        self.most = room
+        self.outcomes = outcomes or {}
+        self.order = []
+        self.over = []
+
+    def room(self):
+        return self.most - len(self.over)
+
+    def start(self, directory):
+        self.order.append(directory.name)
+        self.over.append(directory.name)
+        outcome = self.outcomes.get(directory.name, ["done"])
+        how = outcome.pop(0) if len(outcome) > 1 else outcome[0]
+        if how == "vain":
+            return
+        with attempting(directory, 0, "fake", most_crashes=99) as attempt:
+            if how == "done":
+                measure = read_cell(directory).measure.to_dict()
+                (directory / DONE).write_text(json.dumps({"measure": measure}))
+            if how == "failed":
+                attempts.write_json(directory / FAILED, {"error": "of its own"})
+            if how != "dies":
+                attempt.end(how)
+
+    def ended(self):
+        names, self.over = self.over, []
+        return names
+
+    def last_words(self, directory):
+        return "Traceback\nImportError: no torch"
+
+    def stop(self):
+        self.stopped = True
+
+    def kill(self):
+        self.over.clear()
+
+    def close(self):
+        self.kill()
+
+
+def drive(sweep, engine, **options):
+    return Driver(sweep, engine, lambda found: None, **options).run()
+
+
+def states(found):
+    return [status.state for status in found.values()]
+
+
+def test_all_cells_are_started_once_the_longest_first(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    engine = FakeEngine()
+    found = drive(sweep, engine)
+    assert states(found) == ["done"] * 4
+    assert sorted(engine.order) == sorted(entry.name for entry in sweep.entries)
+    assert "-T16-" in engine.order[0]
+    assert summary(found) == "4 of 4 cells finished"
+
+
+def test_only_what_is_missing_runs_again(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    drive(sweep, FakeEngine())
+    more = small_sweep(tmp_path / "s", seed=[0, 1, 2])
+    engine = FakeEngine()
+    found = drive(more, engine)
+    assert states(found) == ["done"] * 6
+    assert len(engine.order) == 2
+    assert all("-s2-" in name for name in engine.order)
+
+
+def test_a_changed_value_reruns_only_what_it_changes(tmp_path):
+    drive(small_sweep(tmp_path / "s"), FakeEngine())
+    changed = small_sweep(tmp_path / "s", length=[12, 20])
+    engine = FakeEngine()
+    drive(changed, engine)
+    assert all("-T20-" in name for name in engine.order)
+    assert len(engine.order) == 2
+
+
+def test_a_cell_that_died_is_started_again(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    name = sweep.entries[1].name
+    engine = FakeEngine(outcomes={name: ["dies", "dies", "done"]})
+    assert states(drive(sweep, engine)) == ["done"] * 4
+    assert engine.order.count(name) == 3
+
+
+def test_a_failed_cell_does_not_stop_the_others(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    name = sweep.entries[0].name
+    found = drive(sweep, FakeEngine(outcomes={name: ["failed"]}))
+    assert states(found) == ["failed", "done", "done", "done"]
+    assert found[name].reason == "of its own"
+    engine = FakeEngine()
+    drive(sweep, engine)
+    assert engine.order == [], "a failure is not forgotten by itself"
+    assert retry_failed(sweep) == 1
+    assert states(drive(sweep, engine)) == ["done"] * 4
+
+
+def test_a_process_that_cannot_begin_is_not_started_for_ever(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    name = sweep.entries[0].name
+    engine = FakeEngine(outcomes={name: ["vain"]})
+    found = drive(sweep, engine)
+    assert found[name].reason == "its process died before it began: ImportError: no torch"
+    assert engine.order.count(name) == 3
+
+
+def test_a_child_waits_for_its_parent(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=[12, 16, 20], seed=0, **{"from": "length"})
+    engine = FakeEngine(room=4)
+    drive(sweep, engine)
+    assert engine.order == [entry.name for entry in sweep.entries]
+
+
+def test_children_of_a_failed_cell_are_blocked(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=[12, 16, 20], seed=0, **{"from": "length"})
+    first, second, third = [entry.name for entry in sweep.entries]
+    found = drive(sweep, FakeEngine(outcomes={first: ["failed"]}))
+    assert states(found) == ["failed", "blocked", "blocked"]
+    assert found[second].reason == f"it starts from {first}, which failed"
+    assert third in found
+
+
+def test_a_chain_starts_before_single_cells(tmp_path):
+    grids = [{"length": [12, 14, 16], "from": "length", "seed": 0}, {"length": 16, "seed": 1}]
+    from mtdinterp.sweep.directory import write_sweep
+    from mtdinterp.sweep.grid import expand
+    from mtdinterp.sweep.planning import plan
+
+    planned = plan(expand({**SETTINGS, "length": 16, "grids": grids}), tmp_path)
+    sweep = write_sweep(tmp_path / "s", planned, "")
+    order = [entry.name for entry in longest_first(sweep.entries)]
+    assert order[0] == sweep.entries[0].name
+
+
+def test_a_cell_that_somebody_else_runs_is_waited_for(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=12, seed=0)
+    (directory,) = sweep.directories
+    engine = FakeEngine()
+    shown = []
+
+    def show(found):
+        shown.append(states(found)[0])
+        if len(shown) == 3:
+            measure = Measure(("recover_beta",), "none", 64).to_dict()
+            (directory / DONE).write_text(json.dumps({"measure": measure}))
+
+    with attempting(directory, 0, "somebody"):
+        found = Driver(sweep, engine, show).run()
+    assert shown[0] == "running"
+    assert states(found) == ["done"]
+    assert engine.order == []
+
+
+def test_stopping_asks_the_engine_and_returns(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    engine = FakeEngine()
+    found = drive(sweep, engine, stopping=lambda: len(engine.order) > 0)
+    assert engine.stopped
+    assert states(found).count("done") == 2
+
+
+def test_processes_of_this_machine_finish_a_sweep(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=12)
+    engine = LocalEngine(Resources(most_at_once=2))
+    found = drive(sweep, engine)
+    engine.close()
+    assert states(found) == ["done", "done"]
+    assert all(len(records(directory)) == 1 for directory in sweep.directories)
+    assert len(set(weights_of(sweep).values())) == 2
+
+
+def command(path, *words):
+    words = ["sweep", "run", str(path / "grid.json"), "--out", str(path / "s"), *words]
+    return [sys.executable, "-m", "mtdinterp", *words]
+
+
+def table_of(sweep):
+    """The table without the columns that tell where and how long cells ran."""
+    rows = []
+    for row in read_rows(sweep):
+        rows.append({name: row[name] for name in row if not name.startswith("run.")})
+    return rows
+
+
+def processes_of(sweep):
+    """The living processes that run a cell."""
+    found = []
+    for directory in sweep.directories:
+        newest = attempts.newest(directory)
+        if newest is not None and newest.owner is not None and newest.is_alive():
+            found.append(newest.owner.pid)
+    return found
+
+
+def kill_at_random(path, sweep, n_kills, words=(), kinds=("driver", "cell")):
+    """Run the command again and again, and kill it or one of its cells at random moments.
+
+    Args:
+        path: where grid.json is.
+        sweep: the sweep, to find the processes of its cells.
+        n_kills: how many processes to kill.
+        words: further words of the command line.
+        kinds: which processes to kill.
+    """
+    chance = random.Random(0)
+    killed = 0
+    driver = None
+    deadline = time.monotonic() + 60 * n_kills
+    while killed < n_kills:
+        assert time.monotonic() < deadline, "the sweep does not get on"
+        if driver is None or driver.poll() is not None:
+            if all(status.state == "done" for status in statuses(sweep).values()):
+                break
+            driver = subprocess.Popen(command(path, *words), stderr=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.3, 4))
+        if chance.choice(kinds) == "driver":
+            driver.kill()
+            driver.wait()
+            killed += 1
+            continue
+        running = processes_of(sweep)
+        if running:
+            os.kill(chance.choice(running), signal.SIGKILL)
+            killed += 1
+    if driver is not None:
+        driver.kill()
+        driver.wait()
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.promise
+def test_kills_of_cells_and_of_the_driver_lose_nothing(tmp_path):
+    check_kills(tmp_path, n_kills=12, n_seeds=6, steps=3000)
+
+
+@pytest.mark.slow
+def test_fifty_kills_of_cells_and_of_the_driver_lose_nothing(tmp_path):
+    check_kills(tmp_path, n_kills=50, n_seeds=16, steps=6000)
+
+
+def check_kills(path, n_kills, n_seeds, steps):
+    """Kill processes of a sweep, and compare its table with that of an undisturbed one."""
+    settings = {"steps": steps, "evaluate_every": 1000, "save_every": 200}
+    grid = {**SETTINGS, **settings, "seed": list(range(n_seeds))}
+    for name in ("disturbed", "calm"):
+        (path / name).mkdir()
+        (path / name / "grid.json").write_text(json.dumps(grid))
+    sweep = small_sweep(path / "disturbed" / "s", **{**grid, "length": 12})
+    words = ("--max-concurrent", "2", "--attempts", "100")
+    killed = kill_at_random(path / "disturbed", sweep, n_kills, words)
+    subprocess.run(command(path / "disturbed", *words), check=True, capture_output=True)
+    subprocess.run(command(path / "calm", *words), check=True, capture_output=True)
+    calm = small_sweep(path / "calm" / "s", **{**grid, "length": 12})
+    assert table_of(sweep) == table_of(calm)
+    assert killed == n_kills, "the sweep ended too early"
+    for directory in sweep.directories:
+        ends = [record.end["how"] for record in records(directory) if record.end]
+        assert ends.count("done") == 1
