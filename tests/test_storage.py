@@ -1,18 +1,24 @@
 """What is replaced, kept and never touched when files and directories are written."""
 
+import contextlib
+import errno
+import fcntl
 import os
 import stat
 
 import pytest
-from faults.injection import without_exchange
+from faults.injection import kill_at, recorded, without_exchange
 
 from mtdinterp.storage import (
+    AlreadyThere,
+    UnwritableFile,
     directories,
     publish,
     read_version,
     settled,
     staged,
     write_file,
+    write_new_file,
 )
 
 
@@ -82,3 +88,84 @@ def test_a_link_that_leads_nowhere_is_replaced(tmp_path):
     path.symlink_to(path)
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
+
+
+def without_locks(monkeypatch):
+    """A file system like NFS, which cannot lock directories."""
+
+    def refuse(handle, how):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def test_without_locks_directories_and_files_are_replaced_all_the_same(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    with without_exchange():
+        replace(tmp_path / "model", b"first")
+        replace(tmp_path / "model", b"second")
+    write_file(tmp_path / "model" / "file", b"third")
+    assert (tmp_path / "model" / "file").read_bytes() == b"third"
+    assert names_in(tmp_path) == ["model"]
+
+
+def test_without_locks_nothing_that_may_be_in_use_is_removed(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    unfinished = tmp_path / ".writing-0123456789abcdef"
+    unfinished.write_bytes(b"of another process")
+    with staged(tmp_path / "model") as staging:
+        replace(tmp_path / "model", b"first")
+        assert staging.is_dir()
+    write_file(tmp_path / "file", b"new")
+    assert unfinished.exists()
+
+
+def test_without_locks_an_interrupted_replacement_is_undone_after_a_minute(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    target = tmp_path / "model"
+    replace(target, b"old")
+    os.rename(target, directories._aside(target))  # a kill between the two renames
+    monkeypatch.setattr(directories, "PATIENCE", 0.05)
+    assert not settled(target), "its process may still live"
+    monkeypatch.setattr(directories, "LONGEST_REPLACEMENT", -1.0)
+    assert settled(target)
+    assert (target / "file").read_bytes() == b"old"
+
+
+def test_any_other_failure_to_lock_is_an_error(tmp_path, monkeypatch):
+    def fail(handle, how):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(UnwritableFile, match="Input/output error"):
+        write_file(tmp_path / "file", b"new")
+
+
+def test_of_several_writers_of_a_new_file_the_first_wins(tmp_path):
+    path = tmp_path / "done.json"
+    write_new_file(path, b"first")
+    with pytest.raises(AlreadyThere, match="another process has written this file first"):
+        write_new_file(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert names_in(tmp_path) == ["done.json"]
+
+
+def test_a_new_file_is_synced_before_it_has_its_name(tmp_path):
+    calls = recorded(lambda: write_new_file(tmp_path / "done.json", b"all of it"))
+    names = [call.name for call in calls]
+    assert names == ["create_file", "write", "sync_file", "link", "unlink", "sync_directory"]
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_new_file_is_whole_or_missing_whatever_happens(place, tmp_path):
+    path = tmp_path / "done.json"
+
+    def action():
+        write_new_file(path, b"all of it")
+
+    assert kill_at(place, action)
+    assert not path.exists() or path.read_bytes() == b"all of it"
+    with contextlib.suppress(AlreadyThere):
+        action()
+    assert path.read_bytes() == b"all of it"
+    assert names_in(tmp_path) == ["done.json"]

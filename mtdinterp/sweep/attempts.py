@@ -127,14 +127,17 @@ class Attempt:
 
     def check(self) -> None:
         """Raise `Lost` if another process has taken over."""
-        if self.lost or _numbers(self.path.parent)[-1:] != [self.number]:
-            self.lost = True
+        if self.was_replaced():
             raise Lost
+
+    def was_replaced(self) -> bool:
+        """Whether there is a newer attempt."""
+        self.lost = self.lost or _numbers(self.path.parent)[-1:] != [self.number]
+        return self.lost
 
     def beat(self) -> None:
         """Write the heartbeat, and find out whether another process has taken over."""
-        with contextlib.suppress(Lost):
-            self.check()
+        self.was_replaced()
         write_json(self.path / PROGRESS, self._progress)
 
     def end(self, how: str, **details: Any) -> None:

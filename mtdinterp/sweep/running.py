@@ -35,6 +35,7 @@ from mtdinterp.storage import (
     AlreadyThere,
     publish_new,
     remove_tree,
+    remove_unfinished,
     staged,
     write_file,
     write_new_file,
@@ -156,6 +157,10 @@ def _run_attempt(
         return Ended(cell.name, BUSY_NOW, "another process has taken it over")
     # Whatever goes wrong in a cell, in a plugin's code too, must not end the sweep.
     except Exception as error:
+        if attempt.was_replaced():
+            # Whoever has taken the cell over may have removed this attempt's run.
+            attempt.end(attempts.LOST)
+            return Ended(cell.name, BUSY_NOW, "another process has taken it over")
         sentence = _sentence(error)
         attempt.end(attempts.FAILED, error=sentence, traceback=traceback.format_exc())
         return _fail(directory, cell, sentence)
@@ -198,6 +203,7 @@ def _work(
     checkpoint = load_checkpoint(directory / CHECKPOINT)
     numbers = measured(checkpoint, cell, held_out, directory, stage)
     attempt.check()
+    _clean(directory)
     done = {
         "name": cell.name,
         "measure": cell.measure.to_dict(),
@@ -213,7 +219,6 @@ def _work(
         },
     }
     _publish(directory / DONE, done)
-    _remove_runs(directory)
 
 
 def check_code(cell: Cell) -> None:
@@ -342,11 +347,12 @@ def _fail(directory: Path, cell: Cell, error: str) -> Ended:
     return Ended(cell.name, FAILED_NOW, error)
 
 
-def _remove_runs(directory: Path) -> None:
-    """Remove the training states, which a finished cell does not need."""
+def _clean(directory: Path) -> None:
+    """Remove the training states, which a finished cell does not need, and unfinished files."""
     for record in attempts.records(directory):
         with contextlib.suppress(OSError):
             remove_tree(record.path / attempts.RUN)
+            remove_unfinished(record.path)
 
 
 @contextmanager
