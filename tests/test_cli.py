@@ -48,6 +48,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
         ["bench", "--help"],
         ["app", "--help"],
         ["import", "--help"],
+        ["sweep", "--help"],
+        ["sweep", "run", "--help"],
+        ["sweep", "cell", "--help"],
+        ["sweep", "status", "--help"],
+        ["sweep", "table", "--help"],
     ],
 )
 def test_help_shows_an_example_without_importing_torch(arguments):
