@@ -46,7 +46,7 @@ LAYERS = (
     ("mtdinterp.report", "mtdinterp.reproduce", "mtdinterp.app"),
     ("mtdinterp.notebook",),
     ("mtdinterp.bench",),
-    ("mtdinterp.commands",),
+    ("mtdinterp.commands", "mtdinterp.sweep"),
     ("mtdinterp.cli", "mtdinterp.__main__"),
 )
 """From the ground up: a module may import from its own layer's packages and from the layers before
