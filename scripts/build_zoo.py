@@ -33,6 +33,7 @@ COMMON = {
 def main() -> int:
     """Build the models that the command line names, or all that are missing."""
     parser = argparse.ArgumentParser(
+        prog="scripts/build_zoo",
         usage="scripts/build_zoo [-h] [--list] [--out DIR] [NAME ...] [FLAG ...]",
         description=__doc__,
         epilog="NAME: models to build (default: all that are missing). FLAG: flags of `mtdinterp "
