@@ -1,33 +1,53 @@
 """Train the zoo's models from their seeds and store them in the package.
 
-A run is kept in out/zoo/NAME while it trains, where it can be stopped and resumed. The package
-gets the model, its configuration and its history.
+The models are the cells of a grid, which `mtdinterp sweep run` runs in out/zoo. It can be stopped
+at any moment; the same command continues. The package gets each finished model with its
+configuration and its history.
 """
 
 import argparse
 import sys
-import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from mtdinterp import save_checkpoint
+from grid_runs import BAD_INPUT, run_grid
+
+from mtdinterp import load_checkpoint, save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.commands.train_summary import live_evaluation
-from mtdinterp.training.run import Run
-from mtdinterp.training.zoo import ENTRIES, Entry, entry_run
+from mtdinterp.sweep.cells import CHECKPOINT, canonical, is_done, read_cell
+from mtdinterp.sweep.directory import read_sweep
+from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, Entry
 
-RUNS = Path("out") / "zoo"
+OUT = Path("out") / "zoo"
+COMMON = {
+    "vocab_size": VOCAB_SIZE,
+    "task_seed": TASK_SEED,
+    "probes": "none",
+    "report": "none",
+}
+"""The settings of all models; `scripts/measure_zoo` probes them."""
 
 
-def main() -> None:
+def main() -> int:
     """Build the models that the command line names, or all that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="models to build (default: all that are missing)"
+    parser = argparse.ArgumentParser(
+        prog="scripts/build_zoo",
+        usage="scripts/build_zoo [-h] [--list] [--out DIR] [NAME ...] [FLAG ...]",
+        description=__doc__,
+        epilog="NAME: models to build (default: all that are missing). FLAG: flags of `mtdinterp "
+        "sweep run`, such as --engine, after the names.",
+        allow_abbrev=False,
     )
     parser.add_argument("--list", action="store_true", help="list the models without building any")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="DIR", help=f"directory of the sweep ({OUT})"
+    )
+    options, words = parser.parse_known_args()
+    names, flags = names_and_flags(words)
     known = {entry.name: entry for entry in ENTRIES}
-    unknown = sorted(set(options.names) - set(known))
+    unknown = sorted(set(names) - set(known))
     if unknown:
         parser.error(f"unknown model {unknown[0]}; --list shows the known ones")
     present = set(zoo_names())
@@ -35,36 +55,80 @@ def main() -> None:
         for name in known:
             status = "built" if name in present else "missing"
             print(f"{name:<32} {status}")
-        return
+        return 0
     missing = [name for name in known if name not in present]
-    for name in options.names or missing:
-        build(known[name])
+    chosen = [known[name] for name in dict.fromkeys(names or missing)]
+    if not chosen:
+        print("all models are built; name those to build again", file=sys.stderr)
+        return 0
+    return build(chosen, options.out, flags=flags)
 
 
-def build(entry: Entry) -> None:
-    """Train one model, or resume its run, and store it."""
-    started = time.perf_counter()
-    with entry_run(entry, RUNS / entry.name) as run:
-        print(f"{entry.name}: from step {run.trainer.step}", file=sys.stderr, flush=True)
-        run.train()
-        _export(run, entry)
-    seconds = time.perf_counter() - started
-    last = live_evaluation(run.trainer.history[-1])
-    print(f"{entry.name}: {last}, {seconds:.0f} s", file=sys.stderr, flush=True)
+def names_and_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words before the first flag, and those from it on."""
+    is_flag = [word.startswith("-") for word in words]
+    first = is_flag.index(True) if any(is_flag) else len(words)
+    return list(words[:first]), list(words[first:])
 
 
-def _export(run: Run, entry: Entry) -> None:
-    """Store what loading needs, without the state that resuming needs."""
-    trainer = run.trainer
-    save_checkpoint(
-        ZOO / entry.name,
-        trainer.model,
-        trainer.task,
-        recipe=trainer.recipe.to_dict(),
-        seeds=entry.seeds,
-        history=trainer.history,
-    )
+def build(entries: Sequence[Entry], out: Path, zoo: Path = ZOO, flags: Sequence[str] = ()) -> int:
+    """Train models, or continue where an earlier call stopped, and store those that are finished.
+
+    Args:
+        entries: the models.
+        out: the directory of the sweep that trains them.
+        zoo: where to store them.
+        flags: other flags of `mtdinterp sweep run`.
+
+    Returns:
+        The exit code.
+    """
+    code = run_grid(zoo_grid(entries), out, flags)
+    if code != BAD_INPUT and "--dry-run" not in flags:
+        store(entries, out, zoo)
+    return code
+
+
+def zoo_grid(entries: Iterable[Entry]) -> dict[str, Any]:
+    """The contents of a grid file with one cell per model."""
+    grids = [settings_of(entry) for entry in entries]
+    return {"title": "the models of the zoo", **COMMON, "grids": grids}
+
+
+def settings_of(entry: Entry) -> dict[str, Any]:
+    """The settings of one model that are not common to all."""
+    return {
+        "order": entry.order,
+        "length": entry.length,
+        "architecture": entry.architecture,
+        "layers": entry.layers,
+        "seed": entry.seed,
+        "recipe": entry.recipe,
+        **entry.changes,
+    }
+
+
+def store(entries: Iterable[Entry], out: Path, zoo: Path) -> None:
+    """Store the finished models of a sweep under their names, without the training state."""
+    by_settings = {canonical({**COMMON, **settings_of(entry)}): entry for entry in entries}
+    sweep = read_sweep(out)
+    for cell in sweep.entries:
+        entry = by_settings.get(canonical(cell.settings))
+        directory = sweep.directory(cell.name)
+        if entry is None or not is_done(directory, read_cell(directory)):
+            continue
+        checkpoint = load_checkpoint(directory / CHECKPOINT)
+        save_checkpoint(
+            zoo / entry.name,
+            checkpoint.model,
+            checkpoint.task,
+            recipe=checkpoint.config["recipe"],
+            seeds=checkpoint.config["seeds"],
+            history=checkpoint.history,
+        )
+        last = live_evaluation(checkpoint.history[-1])
+        print(f"{entry.name}: stored, {last}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,118 +1,36 @@
 """Train with the fast recipe from several seeds and write the tables of docs/results/training.md.
 
-Each group has its own section. The sections of the measured groups are replaced, and the others are
-left as they are.
+The runs are the cells of a grid, which `mtdinterp sweep run` runs in out/recipes. It can be stopped
+at any moment; the same command continues. Each group has its own section. The sections of the
+measured groups are replaced, and the others are left as they are.
 """
 
 import argparse
-import hashlib
-import json
-import math
 import platform
 import sys
-import time
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import torch
+from grid_runs import BAD_INPUT, run_grid
+from recipe_groups import ABLATIONS, GROUPS, PROMISES, STEPS, THREADS, Group, recipes_grid
 from result_pages import RESULTS, replace_section, table
 
-from mtdinterp import MTDTask
-from mtdinterp.architectures import new_model
-from mtdinterp.checkpoints.provenance import provenance_of
-from mtdinterp.models import LensTransformer
-from mtdinterp.training import HeldOut, Recipe, Trainer, initialise, recipe_for
-from mtdinterp.training.zoo import TASK_SEED, VOCAB_SIZE
+from mtdinterp.checkpoints.provenance import Provenance
+from mtdinterp.checkpoints.save import versions
+from mtdinterp.sweep.directory import read_sweep
+from mtdinterp.sweep.table import Row, read_rows
 
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seeds."""
-
-    order: int = 4
-    length: int = 64
-    architecture: str = "disentangled"
-    layers: int = 3
-    d_mlp: int = 0
-    d_rel: int | None = None
-    seeds: int = 10
-    """How many runs, with seeds 0, 1, …"""
-    task_seed: int | None = None
-    """The seed of every run's task; that of the model if None."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of the recipe that differ from the fast one."""
-    at_most: dict[str, float] = field(default_factory=lambda: {"one_step": 1.05})
-    """The largest KL of a successful run, divided by that of an estimator of the held-out set."""
-    seconds: float = math.inf
-    """The longest time of a successful run."""
-
-    def model(self) -> LensTransformer:
-        """A model before its initialisation."""
-        return new_model(
-            self.architecture,
-            VOCAB_SIZE,
-            self.length,
-            self.layers,
-            n_components=self.order,
-            d_rel=self.d_rel,
-            d_mlp=self.d_mlp,
-            logits=self.changes.get("loss") == "cross-entropy",
-        )
-
-    @property
-    def criterion(self) -> str:
-        """What a run must reach to count as successful, in words."""
-        parts = [f"at most {most:g} × {STEPS[name]}" for name, most in self.at_most.items()]
-        parts.append("direct")
-        if self.seconds < math.inf:
-            parts.append(f"within {self.seconds:g} s")
-        return ", ".join(parts)
-
-    def title(self, name: str) -> str:
-        """The heading of the group's table."""
-        parts = [
-            f"{self.architecture}, {self.layers} layers, m = {self.order}, T = {self.length}",
-            f"{self.recipe.steps} steps",
-        ]
-        parts += [f"{key} {value}" for key, value in self.changes.items()]
-        if self.d_mlp:
-            parts.append(f"hidden layer of {self.d_mlp}")
-        if self.d_rel:
-            parts.append(f"lag blocks of {self.d_rel}")
-        return f"{name}: {', '.join(parts)}"
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all settings that decide the results and differ from their defaults."""
-        settings = {"group": _unusual(self), "recipe": _unusual(self.recipe)}
-        for name in ("at_most", "seconds", "changes"):  # criteria, and what the recipe repeats
-            settings["group"].pop(name, None)
-        for name in ("evaluate_every", "save_every"):
-            settings["recipe"].pop(name, None)
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def recipe(self) -> Recipe:
-        """The fast recipe with the group's changes."""
-        return recipe_for("fast", self.architecture, self.layers, **self.changes)
-
-
-def _unusual(settings: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults, so that new fields add nothing."""
-    found = {}
-    for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if entry.default is MISSING or value != entry.default:
-            found[entry.name] = value
-    return found
+OUT = Path("out") / "recipes"
+PAGE = RESULTS / "training.md"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What one run reached."""
 
+    seed: int
     kl: float
     ratios: dict[str, float]
     """KL divided by that of tuned mirror descent, by the keys of `STEPS`."""
@@ -120,17 +38,17 @@ class Outcome:
     optimal_beta: float
     branch: str
     seconds: float
-    """Including the preparation of the held-out set."""
+    """Of training and its evaluations, without the preparation of the held-out set."""
 
     def meets(self, group: Group) -> bool:
         """Whether the run is successful by the group's criterion."""
         close = all(self.ratios[name] <= most for name, most in group.at_most.items())
         return close and self.branch == "direct" and self.seconds <= group.seconds
 
-    def row(self, seed: int) -> tuple[str, ...]:
+    def row(self) -> tuple[str, ...]:
         """The run's row of the table."""
         return (
-            str(seed),
+            str(self.seed),
             f"{self.kl:.5f}",
             f"{self.ratios['one_step']:.3f}",
             f"{self.ratios['two_step']:.3f}",
@@ -140,40 +58,9 @@ class Outcome:
         )
 
 
-STEPS = {"one_step": "one-step MD", "two_step": "two-step MD"}
-"""Estimators of the held-out set that runs are compared with."""
-FIVE: dict[str, Any] = {
-    "order": 3,
-    "layers": 5,
-    "seeds": 3,
-    "task_seed": TASK_SEED,
-    "at_most": {"one_step": 1.0, "two_step": 1.05},
-}
-"""The runs of the zoo."""
-PROMISES = {
-    "m4": Group(seconds=60),
-    "m3": Group(order=3, seconds=60),
-    "m5": Group(order=5, seconds=60),
-    "standard": Group(architecture="standard", seeds=5, seconds=240),
-    "five-T64": Group(**FIVE),
-    "five-T128": Group(**FIVE, length=128),
-}
-WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for order in (3, 4, 5)}
-"""Lag blocks of one width for every order, so that the start does not depend on the order."""
-ABLATIONS = {
-    "cross-entropy": Group(seeds=3, changes={"loss": "cross-entropy"}),
-    "cross-entropy-L5": Group(
-        layers=5, seeds=3, changes={"loss": "cross-entropy", "steps": 10_000, "later_rate": 1.0}
-    ),
-    "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
-    "all-positions": Group(seeds=3, changes={"supervision": "all"}),
-}
-GROUPS = {**PROMISES, **WIDE, **ABLATIONS}
-
-
-def main() -> None:
+def main() -> int:
     """Measure the groups that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/measure_recipes", description=__doc__)
     parser.add_argument(
         "groups",
         nargs="*",
@@ -186,19 +73,44 @@ def main() -> None:
     unknown = sorted(set(chosen) - set(GROUPS))
     if unknown:
         parser.error(f"unknown group {unknown[0]}; the known ones are {', '.join(GROUPS)}")
-    for name in chosen:
-        replace_section(RESULTS / "training.md", measure(name, GROUPS[name]))
+    return measure({name: GROUPS[name] for name in chosen}, OUT, PAGE)
 
 
-def measure(name: str, group: Group) -> str:
-    """Train all runs of a group.
+def measure(groups: Mapping[str, Group], out: Path, page: Path) -> int:
+    """Train all runs of groups, or those that are missing, and write the groups' sections.
+
+    Args:
+        groups: the groups by name.
+        out: the directory of the sweep that trains them.
+        page: the page whose sections are replaced; that of an unfinished group is left as it is.
+
+    Returns:
+        The exit code.
+    """
+    code = run_grid(recipes_grid(groups), out)
+    if code == BAD_INPUT:
+        return code
+    rows = read_rows(read_sweep(out))
+    for name, group in groups.items():
+        found = [row for row in rows if row["group"] == name]
+        if len(found) == group.seeds:
+            replace_section(page, section(name, group, found))
+        else:
+            count = f"{len(found)} of {group.seeds} runs finished"
+            print(f"{name}: {count}; its section is left as it is", file=sys.stderr)
+    return code
+
+
+def section(name: str, group: Group, rows: Sequence[Row]) -> str:
+    """The section of a group.
 
     Args:
         name: the name of the group.
         group: the group.
+        rows: the rows of all its runs in the table of the sweep.
 
     Returns:
-        The group's section: its heading, what made it, its table, and how many runs succeeded.
+        Its heading, what made it, its table, and how many runs succeeded.
     """
     seeds = "task and model seed" if group.task_seed is None else "model seed"
     header = (
@@ -208,54 +120,47 @@ def measure(name: str, group: Group) -> str:
         "over two-step MD",
         "β (optimum)",
         "branch",
-        "seconds in all",
+        "seconds of training",
     )
-    outcomes = []
-    for seed in range(group.seeds):
-        outcome = train(group, seed)
-        outcomes.append(outcome)
-        print(f"{name}:", *outcome.row(seed), file=sys.stderr, flush=True)
-    rows = [outcome.row(seed) for seed, outcome in enumerate(outcomes)]
+    outcomes = [outcome_of(row) for row in rows]
     reached = sum(outcome.meets(group) for outcome in outcomes)
     middle = median(outcome.ratios["one_step"] for outcome in outcomes)
-    machine = (
-        f"Machine: {_processor()}, threads: {torch.get_num_threads()}. SHA-256 of the settings:"
-    )
+    provenance = Provenance(f"scripts/measure_recipes {name}", versions_of(rows), {})
     parts = [
         f"## {group.title(name)}",
-        *provenance_of(f"scripts/measure_recipes {name}").markdown(),
-        machine,
+        *provenance.markdown(),
+        f"Machine: {_processor()}, threads: {THREADS}. SHA-256 of the settings:",
         f"    {group.digest}  {name}",
-        table(header, rows),
+        table(header, [outcome.row() for outcome in outcomes]),
         f"Reached ({group.criterion}): {reached} of {group.seeds}; median {middle:.3f} × one-step "
         "MD.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def train(group: Group, seed: int) -> Outcome:
-    """Train one run of a group."""
-    started = time.perf_counter()
-    task_seed = seed if group.task_seed is None else group.task_seed
-    task = MTDTask.random(VOCAB_SIZE, group.order, seed=task_seed)
-    recipe = group.recipe
-    model = group.model()
-    initialise(model, recipe.initialisation, seed)
-    held_out = HeldOut.prepare(task, group.length, bayes=False)
-    if held_out.beta is None or held_out.left_out:
-        reasons = "; ".join(held_out.left_out.values())
-        raise SystemExit(f"task seed {task_seed}: {reasons}")
-    trainer = Trainer(model, task, recipe, seed, held_out)
-    trainer.run()
-    last = trainer.history[-1]
+def outcome_of(row: Row) -> Outcome:
+    """What a run reached, from its row in the table of the sweep."""
+    for name in STEPS:
+        if row.get(f"kl_of_{name}") is None:
+            raise SystemExit(f"{row['name']}: {name} could not be tuned on its task")
     return Outcome(
-        kl=last["kl"],
-        ratios={name: last["kl"] / held_out.kl[name] for name in STEPS},
-        beta=last["beta"],
-        optimal_beta=held_out.beta,
-        branch=last["branch"],
-        seconds=time.perf_counter() - started,
+        seed=row["seed"],
+        kl=row["kl"],
+        ratios={name: row["kl"] / row[f"kl_of_{name}"] for name in STEPS},
+        beta=row["beta"],
+        optimal_beta=row["optimal_beta"],
+        branch=row["branch"],
+        seconds=row["run.seconds"],
     )
+
+
+def versions_of(rows: Sequence[Row]) -> dict[str, str]:
+    """The software that the runs were trained with, by name; earlier runs may have had another."""
+    found: dict[str, str] = {}
+    for name in versions():
+        numbers = {row[f"run.{name}"] for row in rows}
+        found[name] = " and ".join(sorted(numbers))
+    return found
 
 
 def _processor() -> str:
@@ -271,4 +176,4 @@ def _processor() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,12 +8,20 @@ import pytest
 from api_source import public_names, resolve
 from build_docs import generators
 from generate_api import MODULES, PAGE, api_page
+from generate_grids import grid_files
 
 from mtdinterp.report.definitions import CODE, DEFINITIONS
+from mtdinterp.sweep.grid import SHIPPED
 
 
 def test_the_api_reference_is_current():
     assert PAGE.read_text() == api_page(), "docs/api.md is not current; run scripts/build_docs"
+
+
+@pytest.mark.parametrize(("name", "text"), grid_files().items())
+def test_generated_grids_are_current(name, text):
+    current = (SHIPPED / name).read_text()
+    assert current == text, f"{name} is not current; run scripts/build_docs"
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from measure_recipes import GROUPS, train
+from measure_recipes import measure, outcome_of, section, versions_of
 from measure_zoo import PAGES
+from recipe_groups import GROUPS
 from result_pages import RESULTS, page, replace_section, row_of
 from zoo_rows import beta_row, variation_row, zoo_row
 
@@ -19,6 +20,9 @@ from mtdinterp.checkpoints.provenance import (
     recorded_weights,
     weights_digest,
 )
+from mtdinterp.checkpoints.save import versions
+from mtdinterp.sweep.grid import find_grid, read_grid
+from mtdinterp.sweep.planning import plan
 
 MEASURED_ON_ZOO = {
     **dict.fromkeys(PAGES, "scripts/measure_zoo"),
@@ -62,6 +66,63 @@ def test_the_digest_covers_the_settings_but_not_the_criterion():
     assert group.digest != GROUPS["m3"].digest
     assert group.digest != GROUPS["m4-wide"].digest
     assert group.digest != GROUPS["all-positions"].digest
+
+
+def test_the_cells_of_the_grid_are_the_runs_of_the_groups():
+    path = find_grid("recipes")
+    cells = plan(read_grid(path), path.parent).cells
+    assert len(cells) == sum(group.seeds for group in GROUPS.values())
+    for cell in cells:
+        group = GROUPS[cell.settings["group"]]
+        assert cell.recipe == group.recipe.to_dict()
+        assert cell.model["length"] == group.length
+        assert cell.model["n_layers"] == group.layers
+        assert cell.model["d_mlp"] == group.d_mlp
+        assert cell.model.get("d_rel") in (None, group.d_rel or group.order)
+        assert cell.task["order"] == group.order
+        expected = cell.seeds["model"] if group.task_seed is None else group.task_seed
+        assert cell.seeds["task"] == expected
+
+
+ROW = {
+    "name": "a-cell",
+    "seed": 3,
+    "kl": 0.0125,
+    "kl_of_one_step": 0.0125,
+    "kl_of_two_step": 0.01,
+    "beta": 15.91,
+    "optimal_beta": 15.84,
+    "branch": "direct",
+    "run.seconds": 26.4,
+    **{f"run.{name}": number for name, number in versions().items()},
+}
+"""A run as the table of its sweep has it."""
+
+
+def test_a_row_of_the_sweep_becomes_a_row_of_the_page():
+    outcome = outcome_of(ROW)
+    assert outcome.row() == ("3", "0.01250", "1.000", "1.250", "15.9 (15.8)", "direct", "26")
+    assert outcome.meets(GROUPS["m4"])
+    assert not outcome_of({**ROW, "run.seconds": 61.0}).meets(GROUPS["m4"])
+    assert not outcome_of({**ROW, "branch": "mirrored"}).meets(GROUPS["m4"])
+    assert not outcome_of({**ROW, "kl": 0.0132}).meets(GROUPS["m4"])
+    with pytest.raises(SystemExit, match="a-cell: two_step could not be tuned"):
+        outcome_of({**ROW, "kl_of_two_step": None})
+
+
+def test_a_section_says_how_many_runs_succeeded_and_what_it_is_about():
+    group = replace(GROUPS["m4"], seeds=2)
+    text = section("m4", group, [ROW, {**ROW, "seed": 4, "branch": "mirrored"}])
+    assert text.startswith("## m4: disentangled, 3 layers, m = 4, T = 64, 8000 steps\n")
+    assert recorded_weights(text) == {"m4": group.digest}
+    assert row_of(f"# Title\n\n{text}", "## m4:", "4")[5] == "mirrored"
+    assert "within 60 s): 1 of 2; median 1.000 × one-step MD." in text
+
+
+def test_runs_with_different_software_are_not_passed_off_as_alike():
+    other = {**ROW, "run.torch": "2.0"}
+    assert versions_of([ROW, other])["torch"] == f"2.0 and {ROW['run.torch']}"
+    assert versions_of([ROW]) == versions()
 
 
 def test_every_page_of_results_is_linked_from_a_page_of_documentation():
@@ -124,9 +185,12 @@ def test_probes_still_find_what_the_table_says(heading, measure):
 
 @pytest.mark.slow
 @pytest.mark.promise
-def test_the_fast_recipe_still_reaches_what_the_table_says():
+def test_the_fast_recipe_still_reaches_what_the_table_says(tmp_path):
     text = (RESULTS / "training.md").read_text()
     stored = row_of(text, "## m4:", "0")
-    measured = train(GROUPS["m4"], 0).row(0)
+    page = tmp_path / "page.md"
+    page.write_text("# Training\n")
+    assert measure({"m4": replace(GROUPS["m4"], seeds=1)}, tmp_path / "sweep", page) == 0
+    measured = row_of(page.read_text(), "## m4:", "0")
     assert numbers(measured[:-1]) == pytest.approx(numbers(stored[:-1]), rel=0.02)
     assert measured[5] == stored[5] == "direct"

@@ -5,16 +5,22 @@ import json
 import subprocess
 import sys
 
+import build_zoo
 import pytest
 import torch
 
-from mtdinterp import CheckpointError, load_checkpoint
+from mtdinterp import CheckpointError, load_checkpoint, save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.metrics import score
 from mtdinterp.readings import predictions_of, read, readable_sequences
+from mtdinterp.storage import write_file
+from mtdinterp.sweep.cells import CHECKPOINT, DONE, read_cell
+from mtdinterp.sweep.directory import write_sweep
+from mtdinterp.sweep.grid import expand, find_grid, read_grid
+from mtdinterp.sweep.planning import plan
 from mtdinterp.training import Recipe
 from mtdinterp.training.evaluation import held_out_data
-from mtdinterp.training.zoo import ENTRIES
+from mtdinterp.training.zoo import ENTRIES, Entry
 
 
 @pytest.mark.parametrize("name", zoo_names())
@@ -57,6 +63,57 @@ def test_a_model_is_made_as_the_script_would_make_it(entry):
 
 def test_the_zoo_is_complete():
     assert set(zoo_names()) == {entry.name for entry in ENTRIES}
+
+
+def test_the_cells_of_the_grid_are_the_models():
+    path = find_grid("zoo")
+    cells = plan(read_grid(path), path.parent).cells
+    assert len(cells) == len(ENTRIES)
+    for entry, cell in zip(ENTRIES, cells, strict=True):
+        config = {"model": cell.model, "task": cell.task, "recipe": cell.recipe}
+        assert entry.made({**config, "seeds": cell.seeds}), entry.name
+
+
+def test_finished_cells_are_stored_under_the_names_of_the_models(tmp_path):
+    entries = [Entry(2, 12, seed=seed, suffix="-tiny") for seed in (0, 1)]
+    out, zoo = tmp_path / "sweep", tmp_path / "zoo"
+    sweep = write_sweep(out, plan(expand(build_zoo.zoo_grid(entries)), tmp_path), "a command")
+    build_zoo.store(entries, out, zoo)
+    assert not zoo.exists()
+    finish(sweep.directories[1], entries[1])
+    build_zoo.store(entries[:1], out, zoo)
+    assert not zoo.exists()
+    build_zoo.store(entries, out, zoo)
+    (stored,) = zoo.iterdir()
+    assert stored.name == "disentangled-m2-T12-s1-tiny"
+    assert entries[1].made(load_checkpoint(stored).config)
+
+
+def finish(directory, entry):
+    """Write what a finished cell has; its model is not trained."""
+    save_checkpoint(
+        directory / CHECKPOINT,
+        entry.model(),
+        entry.task,
+        recipe=entry.full_recipe.to_dict(),
+        seeds=entry.seeds,
+        history=load_checkpoint(zoo_names()[0]).history,
+    )
+    done = {"measure": read_cell(directory).measure.to_dict()}
+    write_file(directory / DONE, json.dumps(done).encode())
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "flags"),
+    [
+        ([], [], []),
+        (["a", "b"], ["a", "b"], []),
+        (["a", "--engine", "ray"], ["a"], ["--engine", "ray"]),
+        (["--engine", "ray"], [], ["--engine", "ray"]),
+    ],
+)
+def test_flags_of_a_sweep_follow_the_names(words, names, flags):
+    assert build_zoo.names_and_flags(words) == (names, flags)
 
 
 def test_the_zoo_is_light():

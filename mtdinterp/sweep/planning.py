@@ -16,8 +16,8 @@ from mtdinterp.sweep.cells import REPORTS, Cell, Measure
 from mtdinterp.sweep.grid import Grid, GridError, Settings
 from mtdinterp.sweep.sources import sources_digest
 
-CELL_SETTINGS = ("threads", "probes", "report", "sequences")
-"""Settings of a cell that are not flags of `mtdinterp train`."""
+CELL_SETTINGS = ("group", "threads", "probes", "report", "sequences")
+"""Settings of a cell that are not flags of `mtdinterp train`; `group` only labels table rows."""
 FILE_SETTINGS = ("transition",)
 """Settings that name a file, relative to the grid file."""
 LEAST_SEQUENCES = 32
@@ -155,8 +155,7 @@ def _measure(settings: Mapping[str, Any]) -> Measure:
     """What is measured of the trained model."""
     from mtdinterp.registry import PROBES
 
-    probes = settings.get("probes")
-    names = probes if isinstance(probes, list) else None if probes in (None, "all") else [probes]
+    names = _probe_names(settings.get("probes"))
     for name in names or ():
         catalogue.check_known(name, list(PROBES), "probes")
     sequences = settings.get("sequences")
@@ -166,3 +165,12 @@ def _measure(settings: Mapping[str, Any]) -> Measure:
     if report != "none" and names is not None:
         raise GridError("probes: a report runs all probes; add report: none, or leave out probes")
     return Measure(None if names is None else tuple(names), report, sequences)
+
+
+def _probe_names(probes: Any) -> list[str] | None:
+    """The names of the probes that a setting asks for; None stands for all that apply."""
+    if probes in (None, "all"):
+        return None
+    if probes == "none":
+        return []
+    return probes if isinstance(probes, list) else [probes]

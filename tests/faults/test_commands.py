@@ -4,6 +4,7 @@ Each command runs in a forked process, which saves the seconds that its imports 
 """
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -18,7 +19,8 @@ import torch
 from mtdinterp import MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.cli import main
 from mtdinterp.construction import one_step
-from mtdinterp.training.zoo import Entry
+from mtdinterp.sweep import attempts
+from mtdinterp.training.zoo import Entry, entry_run
 
 TASK = MTDTask.random(3, 2, seed=0)
 SIZE = ["--vocab-size", "3", "--order", "2", "--length", "12"]
@@ -162,21 +164,35 @@ def test_reproducing(n_kills, tmp_path):
     assert names_in(out) == ["dimensions.csv", "dimensions.pdf", "dimensions.png"]
 
 
-@kills(1, 20, *PROMISE)
-def test_building_the_zoo(n_kills, tmp_path, monkeypatch):
+@kills(1, 10, *PROMISE)
+def test_building_the_zoo(n_kills, tmp_path):
     zoo = tmp_path / "zoo"
-    monkeypatch.setattr(build_zoo, "ZOO", zoo)
-    monkeypatch.setattr(build_zoo, "RUNS", tmp_path / "runs")
-    changes = {"steps": 30, "batch_size": 4, "evaluate_every": 10, "save_every": 7}
+    changes = {"steps": 1000, "batch_size": 4, "evaluate_every": 250, "save_every": 50}
     entry = Entry(2, 12, changes=changes)
-
-    def action():
-        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
-        build_zoo.build(entry)
-
     whole = tmp_path / "whole"
-    assert run_forked(action) == 0
-    shutil.copytree(zoo / entry.name, whole)
-    kill_often(action, n_kills, lambda: load_checkpoint(zoo / entry.name))
+    with entry_run(entry, whole) as run:
+        run.train()
+    sweeps = (tmp_path / f"sweep-{number}" for number in itertools.count())
+    out = next(sweeps)
+
+    def build():
+        return build_zoo.build([entry], out, zoo)
+
+    started = time.monotonic()
+    assert run_forked(build) == 0
+    seconds = time.monotonic() - started
+    out = next(sweeps)
+    moments = random.Random(0)
+    killed = 0
+    while killed < n_kills:
+        if run_forked(build, moments.uniform(0, seconds)) is None:
+            killed += 1
+        else:
+            out = next(sweeps)
+        assert same_weights(whole, zoo / entry.name)
+    assert run_forked(build) == 0
     assert same_weights(whole, zoo / entry.name)
     assert names_in(zoo) == [entry.name]
+    (cell,) = (out / "cells").iterdir()
+    assert not any(record.is_alive() for record in attempts.records(cell))
+    assert not list(cell.glob("attempts/*/run"))
