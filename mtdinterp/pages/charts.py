@@ -121,6 +121,8 @@ class Mean:
     high: float
     label: str
     """What was averaged, for the tooltip."""
+    file: str = ""
+    """A file in the document's own folder that the mark links to, if not empty."""
 
 
 @dataclass(frozen=True)

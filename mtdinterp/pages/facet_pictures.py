@@ -5,12 +5,13 @@ from typing import Any
 
 from mtdinterp.pages.charts import Facet, Facets, Line, Sample
 from mtdinterp.pages.scales import (
+    MOST_LETTERS,
+    cut,
     gap,
     is_visible,
     offsets,
     place_axis,
     thinned,
-    tick_label,
     value_axis,
 )
 from mtdinterp.plotting import grid, kl_axis, legend_below, literal
@@ -22,6 +23,8 @@ FACET_HEIGHT = 2.3
 """Inches."""
 ALONE_WIDTH = 5.0
 """Width of a chart that stands alone."""
+MOST_NAME = 38
+"""Longer titles and names of axes are cut."""
 LETTER = 0.07
 """Average width of a letter of a tick's label in inches."""
 
@@ -51,7 +54,7 @@ def draw_facets(block: Facets, figure: Any) -> None:
 
 
 def _facet(axis: Any, block: Facets, facet: Facet) -> None:
-    axis.set_title(literal(facet.title), loc="left", fontsize=9)
+    axis.set_title(literal(cut(facet.title, MOST_NAME)), loc="left", fontsize=9)
     grid(axis)
     if block.logarithmic:
         kl_axis(axis)
@@ -62,8 +65,8 @@ def _facet(axis: Any, block: Facets, facet: Facet) -> None:
         _sample(axis, block, sample, moved[sample.key, sample.label])
     axis.set_xlim(place_axis(block))
     _ticks(axis, block)
-    axis.set_xlabel(literal(block.x_name), fontsize=8)
-    axis.set_ylabel(literal(block.y_name), fontsize=8)
+    axis.set_xlabel(literal(cut(block.x_name, MOST_NAME)), fontsize=8)
+    axis.set_ylabel(literal(cut(block.y_name, MOST_NAME)), fontsize=8)
 
 
 def _ticks(axis: Any, block: Facets) -> None:
@@ -71,7 +74,7 @@ def _ticks(axis: Any, block: Facets) -> None:
     low, high = place_axis(block)
     inches = ALONE_WIDTH if len(block.facets) == 1 else FACET_WIDTH
     scale = 0.75 * inches / (high - low)
-    labels = [tick_label(label) for _, label in block.ticks]
+    labels = [cut(label, MOST_LETTERS) for _, label in block.ticks]
     positions = [scale * x for x, _ in block.ticks]
     shown = thinned(positions, [LETTER * (len(label) + 1) for label in labels])
     slanted = len(shown) < len(labels) and not block.connected
@@ -118,6 +121,7 @@ def _sample(axis: Any, block: Facets, sample: Sample, offset: float) -> None:
         linewidth=1.2,
         elinewidth=1,
         capsize=2,
+        zorder=3,
     )
     axis.scatter(
         [dot.x + offset for dot in dots],
@@ -126,5 +130,5 @@ def _sample(axis: Any, block: Facets, sample: Sample, offset: float) -> None:
         facecolors="white",
         edgecolors=style.colour,
         linewidths=0.9,
-        zorder=3,
+        zorder=2.5,
     )

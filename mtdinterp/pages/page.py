@@ -165,7 +165,7 @@ def _facets(block: Facets) -> str:
         return ""
     entries = "".join(f"<span>{sign}{escape(label)}</span>" for sign, label in svg.legend(block))
     legend = f'<div class="legend">{entries}</div>'
-    kind = "row facets" if len(block.facets) > 1 else "row"
+    kind = "row" if len(block.facets) <= svg.MOST_WIDE else "row facets"
     return f'<figure>{_title(block.title)}{legend}<div class="{kind}">{charts}</div></figure>'
 
 

@@ -120,9 +120,9 @@ def offsets(block: Facets) -> dict[tuple[str, str], float]:
     }
 
 
-def tick_label(text: str) -> str:
-    """A label that is not too long for an axis."""
-    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
+def cut(text: str, most: float) -> str:
+    """A text of at most so many letters; a cut one ends in an ellipsis."""
+    return text if len(text) <= most else text[: int(most) - 1] + "…"
 
 
 def thinned(positions: Sequence[float], widths: Sequence[float]) -> list[int]:

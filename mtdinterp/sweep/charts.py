@@ -8,8 +8,8 @@ from typing import Any
 
 from mtdinterp.formatting import measured, with_interval
 from mtdinterp.pages.blocks import Dot, Facet, Facets, Line, Mean, Sample, Table
-from mtdinterp.pages.ranges import Range, log_ticks, ticks
 from mtdinterp.style import MOST_SERIES
+from mtdinterp.sweep.axis import LARGE_SHARE, Scale, scale_of
 from mtdinterp.sweep.cells import REPORT
 from mtdinterp.sweep.directory import CELLS, Entry, Sweep
 from mtdinterp.sweep.statistics import (
@@ -44,23 +44,6 @@ REFERENCES = {
 CONSTANTS = {"ratio": (1.0, "one_step", ONE_STEP)}
 """The same for values that are always the same."""
 MOST_FACETS = 12
-MOST_TICKS = 10
-LEAST_POWERS = 3
-"""From so many powers of two on, the x axis is logarithmic."""
-LARGE_SHARE = 20
-"""If the largest value is more than so many times the smallest, the axis is logarithmic."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Where the values of the setting along x stand."""
-
-    places: Mapping[str, float]
-    """By the value's key."""
-    ticks: tuple[tuple[float, str], ...]
-    name: str
-    connected: bool
-    """Whether they are numbers."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +73,7 @@ class Results:
     @cached_property
     def lines(self) -> list[tuple[Any, ...]]:
         """The combinations of values with a line each."""
-        found = {key_of(list(group.line)): group.line for group in self.groups}
+        found = {group.line_key: group.line for group in self.groups}
         if all(is_number(value) for line in found.values() for value in line):
             return sorted(found.values())
         return list(found.values())
@@ -102,6 +85,15 @@ class Results:
         if name is None:
             return Scale({key_of(None): 0.0}, ((0.0, "all"),), "", connected=False)
         return scale_of(name, values_of(name, self.sweep.entries))
+
+    @cached_property
+    def by_facet(self) -> dict[str, list[Group]]:
+        """The groups of each facet by its key, from left to right."""
+        places = self.scale.places
+        found: dict[str, list[Group]] = {}
+        for group in sorted(self.groups, key=lambda group: places[key_of(group.x)]):
+            found.setdefault(key_of(group.facet), []).append(group)
+        return found
 
     def values(self, group: Group, column: str) -> dict[str, float]:
         """The numbers of a group's cells in a column, by the cells' names."""
@@ -118,36 +110,6 @@ class Results:
             only = next(iter(values))
             stderr = number(self.rows[only].get(f"{column}_stderr"))
         return estimate([*values.values()], stderr)
-
-
-def scale_of(name: str, values: Sequence[Any]) -> Scale:
-    """The x axis of a setting: numbers on a linear or logarithmic scale, or categories."""
-    if not all(map(is_number, values)):
-        labels = [shown(value) for value in values]
-        places = {key_of(value): float(index) for index, value in enumerate(values)}
-        return Scale(places, tuple(zip(places.values(), labels, strict=True)), name, False)
-    logarithmic = _is_logarithmic(values)
-    places = {key_of(value): _place(value, logarithmic) for value in values}
-    marks = tuple((_place(value, logarithmic), shown(value)) for value in values)
-    if len(values) > MOST_TICKS and not _are_powers_of_two(values):
-        ends = Range(min(places.values()), max(places.values()))
-        rounded = log_ticks(ends) if logarithmic else ticks(ends)
-        marks = tuple((_place(value, logarithmic), f"{value:g}") for value in rounded)
-    return Scale(places, marks, f"{name} (logarithmic)" if logarithmic else name, True)
-
-
-def _place(value: float, logarithmic: bool) -> float:
-    return math.log10(value) if logarithmic else float(value)
-
-
-def _is_logarithmic(values: Sequence[float]) -> bool:
-    if len(values) < LEAST_POWERS or min(values) <= 0:
-        return False
-    return _are_powers_of_two(values) or max(values) > LARGE_SHARE * min(values)
-
-
-def _are_powers_of_two(values: Sequence[float]) -> bool:
-    return min(values) > 0 and all(math.frexp(value)[0] == 0.5 for value in values)
 
 
 def chart(results: Results, column: str) -> Facets:
@@ -179,37 +141,48 @@ def _facet_title(axes: Axes, value: Any) -> str:
 
 def _spans_magnitudes(facets: Sequence[Facet]) -> bool:
     """Whether all values are positive, and some much larger than others."""
-    values = [dot.value for facet in facets for sample in facet.samples for dot in sample.dots]
+    samples = [sample for facet in facets for sample in facet.samples]
+    values = [dot.value for sample in samples for dot in sample.dots]
+    values += [mean.value for sample in samples for mean in sample.means]
     if not values or min(values) <= 0:
         return False
     return max(values) > LARGE_SHARE * min(values)
 
 
-def _of_facet(results: Results, value: Any) -> list[Group]:
-    """The groups of one facet, from left to right."""
-    found = [group for group in results.groups if key_of(group.facet) == key_of(value)]
-    return sorted(found, key=lambda group: results.scale.places[key_of(group.x)])
-
-
 def _samples(results: Results, facet: Any, column: str) -> list[Sample]:
+    """The lines of one chart; one without any number is left out."""
     samples = []
     for index, line in enumerate(results.lines[:MOST_SERIES]):
+        line_key = key_of(list(line))
+        groups = [group for group in results.by_facet[key_of(facet)] if group.line_key == line_key]
         label = line_label(results.axes, line)
-        dots: list[Dot] = []
-        means: list[Mean] = []
-        for group in _of_facet(results, facet):
-            found = results.summary(group, column)
-            if found is None or key_of(list(group.line)) != key_of(list(line)):
-                continue
-            x = results.scale.places[key_of(group.x)]
-            values = results.values(group, column)
-            dots += [Dot(x, value, name, _report(results, name)) for name, value in values.items()]
-            what = f"{label}, mean of {found.count}" if found.count > 1 else label
-            means.append(Mean(x, found.mean, found.low, found.high, what))
-        if means:
-            key = f"series_{index + 1}" if results.axes.lines else "model"
-            samples.append(Sample(key, label, tuple(dots), tuple(means)))
+        key = f"series_{index + 1}" if results.axes.lines else "model"
+        sample = _sample(results, groups, column, key, label)
+        if sample.means:
+            samples.append(sample)
     return samples
+
+
+def _sample(results: Results, groups: Sequence[Group], column: str, key: str, label: str) -> Sample:
+    """One line; a group of a single run has a mean and no dot."""
+    dots: list[Dot] = []
+    means: list[Mean] = []
+    for group in groups:
+        found = results.summary(group, column)
+        if found is None:
+            continue
+        x = results.scale.places[key_of(group.x)]
+        ends = (found.low, found.high)
+        runs = [
+            Dot(x, value, name, _report(results, name))
+            for name, value in results.values(group, column).items()
+        ]
+        if len(runs) == 1:
+            means.append(Mean(x, found.mean, *ends, runs[0].label, runs[0].file))
+        else:
+            means.append(Mean(x, found.mean, *ends, f"{label}, mean of {found.count}"))
+            dots += runs
+    return Sample(key, label, tuple(dots), tuple(means))
 
 
 def line_label(axes: Axes, line: tuple[Any, ...]) -> str:
@@ -250,11 +223,11 @@ Points = list[tuple[float, float]]
 def _reference_points(results: Results, facet: Any, source: str) -> list[Points]:
     """The mean reference at every x, for each line that has any."""
     found: dict[str, Points] = {}
-    for group in _of_facet(results, facet):
+    for group in results.by_facet[key_of(facet)]:
         summary = results.summary(group, source)
         if summary is not None:
             x = results.scale.places[key_of(group.x)]
-            found.setdefault(key_of(list(group.line)), []).append((x, summary.mean))
+            found.setdefault(group.line_key, []).append((x, summary.mean))
     return list(found.values())
 
 
@@ -274,7 +247,7 @@ def numbers(results: Results, column: str) -> Table:
     names = [name for name in (axes.facets, *axes.lines, axes.x) if name is not None]
     rows = []
     for facet in results.facets:
-        for group in _of_facet(results, facet):
+        for group in results.by_facet[key_of(facet)]:
             found = results.summary(group, column)
             if found is not None:
                 settings = group.entries[0].settings

@@ -62,18 +62,26 @@ def write_page(
     """
     rows = {row["name"]: row for row in read_rows(sweep)}
     results = Results(sweep, choose_axes(sweep, x, facets), rows)
-    drawn = chosen_columns([*rows.values()], columns)
+    known = numeric_columns(sweep, [*rows.values()])
+    drawn = chosen_columns(known, columns) if rows else list(columns or ())
     document = compose(results, statuses(sweep), drawn)
     path = sweep.path / PAGE
-    write_file(path, render(document).encode())
+    write_file(path, render(document).encode(errors="replace"))
     return path
 
 
-def chosen_columns(rows: Sequence[Row], columns: Sequence[str] | None) -> list[str]:
+def numeric_columns(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
+    """The columns that have a number in some row, without the settings."""
+    settings = set(setting_names(sweep))
+    names = [name for name in rows[0] if name not in settings] if rows else []
+    return [name for name in names if any(number(row[name]) is not None for row in rows)]
+
+
+def chosen_columns(known: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     """The columns to draw.
 
     Args:
-        rows: the rows of the finished cells; if there are none, any name is accepted.
+        known: the columns that have numbers.
         columns: the columns that were asked for, or None for the usual ones.
 
     Returns:
@@ -82,20 +90,12 @@ def chosen_columns(rows: Sequence[Row], columns: Sequence[str] | None) -> list[s
     Raises:
         ValueError: if a column is unknown or has no numbers.
     """
-    known = numeric_columns(rows)
     if columns is None:
         return [name for name in DEFAULT_COLUMNS if name in known]
     for name in columns:
-        if rows and name not in known:
+        if name not in known:
             raise ValueError(_unknown_column(name, known))
     return list(dict.fromkeys(columns))
-
-
-def numeric_columns(rows: Sequence[Row]) -> list[str]:
-    """The columns that have a number in some row."""
-    if not rows:
-        return []
-    return [name for name in rows[0] if any(number(row[name]) is not None for row in rows)]
 
 
 def _unknown_column(name: str, known: Sequence[str]) -> str:
@@ -188,20 +188,21 @@ def _charts(results: Results, columns: Sequence[str]) -> list[Block]:
 
 
 def _explanation(axes: Axes, results: Results) -> list[str]:
-    """What dots, marks and lines are."""
+    """What circles, marks and bars are, and what is not drawn."""
     seeds = [name for name in varied_settings(results.sweep) if name in SEEDS and name != axes.x]
+    runs = "A mark is a run, and links to its report."
+    if seeds:
+        runs = (
+            f"A mark is the mean over the values of {listed(seeds)}, and a small circle is a run; "
+            "a mark without circles is a single run. Runs link to their reports."
+        )
     lines = [
-        "A small circle is a run and links to its report. A larger mark is the mean"
-        f"{f' over the values of {listed(seeds)}' if seeds else ''}. Its bar is the 95% interval: from two runs "
-        "on from their standard error with Student's factor, for a single run from the metric's "
-        "own standard error, if it has one. A bar without a cap leaves the frame."
+        f"{runs} Bars are 95% intervals: from two runs on from their standard error with Student's "
+        "factor, for a single run from the metric's own standard error, if it has one. A bar "
+        "without a cap leaves the frame."
     ]
     if axes.together:
-        has = "does" if len(axes.together) == 1 else "do"
-        lines.append(
-            f"{listed(axes.together)} {has} not have an axis, because the other settings "
-            "determine it."
-        )
+        lines.append(f"Without an axis, as the other settings decide it: {listed(axes.together)}.")
     if len(results.lines) > MOST_SERIES:
         lines.append(f"Only the first {MOST_SERIES} of {len(results.lines)} lines are drawn.")
     if len(results.facets) > MOST_FACETS:
@@ -247,7 +248,9 @@ def _origin(results: Results) -> list[Block]:
     files = [name for name in (PARQUET, CSV) if (results.sweep.path / name).exists()]
     if files:
         blocks.append(Links(tuple((f"All columns: {name}", name) for name in files)))
-    lines = [f"{text} ({counted(count, 'cell')})." for text, count in _made_with(results).items()]
+    lines = []
+    for software, count in _made_with(results).items():
+        lines.append(f"{counted(count, 'finished cell')}, run with {software}.")
     seconds = [number(row.get("run.seconds")) for row in results.rows.values()]
     total = sum(value for value in seconds if value is not None)
     if total:
@@ -260,9 +263,11 @@ def _origin(results: Results) -> list[Block]:
 def _made_with(results: Results) -> Counter[str]:
     """How many cells were run with which versions."""
     found: Counter[str] = Counter()
+    software = tuple(versions())
     for row in results.rows.values():
-        known = {name: shown(row.get(f"run.{name}")) for name in versions()}
-        found[f"Cells were run with {_versions(known)}"] += 1
+        known = {name: row.get(f"run.{name}") for name in software}
+        recorded = {name: shown(value) for name, value in known.items() if value is not None}
+        found[_versions(recorded) or "unknown versions"] += 1
     return found
 
 

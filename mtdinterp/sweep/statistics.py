@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mtdinterp.catalogue import check_known
@@ -58,6 +59,11 @@ class Group:
     """The values of the settings that become lines."""
     x: Any
     entries: tuple[Entry, ...]
+
+    @cached_property
+    def line_key(self) -> str:
+        """What tells its line apart from others."""
+        return key_of(list(self.line))
 
 
 def choose_axes(sweep: Sweep, x: str | None = None, facets: str | None = None) -> Axes:
@@ -218,11 +224,11 @@ def key_of(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of a setting as text."""
+    """A value of a setting as text; a list as on a command line."""
     if value is None:
         return UNSET
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(shown, value))
+        return " ".join(map(shown, value))[:LONGEST_TEXT]
     return printable(str(value)[:LONGEST_TEXT])

@@ -93,19 +93,22 @@ def _probe_of(name: str) -> str:
 
 def _parts(entry: Entry, done: Mapping[str, Any]) -> Parts:
     """The columns of one finished cell."""
-    run = _mapping(done.get("run"))
+    run = _named(done.get("run"))
     name = {"name": entry.name}
     return {
-        "settings": name | dict(entry.settings) | name,
-        "metrics": _mapping(done.get("metrics")),
-        "probes": _mapping(done.get("probes")),
+        "settings": name | _named(entry.settings) | name,
+        "metrics": _named(done.get("metrics")),
+        "probes": _named(done.get("probes")),
         "weights": {"weights_sha256": done.get("weights_sha256")},
         "run": {f"run.{name}": value for name, value in run.items()},
     }
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _named(values: Any) -> dict[str, Any]:
+    """Values by column; none if a file has something else in their place."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {plain(name): value for name, value in values.items()}
 
 
 def _row(parts: Parts, names: Iterable[str]) -> Row:

@@ -8,14 +8,15 @@ from urllib.parse import quote
 from mtdinterp.pages.charts import Dot, Facet, Facets, Line, Mean, Sample
 from mtdinterp.pages.ranges import Range, log_ticks, ticks
 from mtdinterp.pages.scales import (
+    MOST_LETTERS,
     all_samples,
+    cut,
     gap,
     is_visible,
     offsets,
     place_axis,
     scale_of,
     thinned,
-    tick_label,
     value_axis,
 )
 from mtdinterp.pages.svg.elements import (
@@ -30,13 +31,17 @@ from mtdinterp.pages.svg.elements import (
 from mtdinterp.style import FAINT, INK, style_of
 
 NARROW = 300
-"""Width of one of several charts."""
+"""Width of one of many charts."""
 WIDE = 440
-"""Width of a chart that stands alone."""
+"""Width of one of few charts."""
+MOST_WIDE = 2
+"""Charts that fit next to each other at the larger width."""
 LEFT = 52
 RIGHT = 8
-TOP = 36
-"""Room for the chart's title and the name of the y axis."""
+TITLE_HEIGHT = 16
+TITLE_SIZE = 13
+TOP = 20
+"""Room for the name of the y axis."""
 PLOT_HEIGHT = 180
 TICK_HEIGHT = 18
 NAME_HEIGHT = 22
@@ -65,8 +70,14 @@ class _Frame:
     y_range: Range
 
     @property
+    def top(self) -> int:
+        """Room for the name of the y axis, and for titles if there are any."""
+        has_titles = any(facet.title for facet in self.block.facets)
+        return TOP + TITLE_HEIGHT if has_titles else TOP
+
+    @property
     def bottom(self) -> int:
-        return TOP + PLOT_HEIGHT
+        return self.top + PLOT_HEIGHT
 
     def x_of(self, x: float) -> float:
         first, last = self.x_range
@@ -90,7 +101,7 @@ def facets(block: Facets) -> list[str]:
     y_range = value_axis(block)
     if y_range is None:
         return []
-    width = WIDE if len(block.facets) == 1 else NARROW
+    width = WIDE if len(block.facets) <= MOST_WIDE else NARROW
     frame = _Frame(block, width, place_axis(block), y_range)
     return [_facet(facet, frame) for facet in block.facets]
 
@@ -128,10 +139,13 @@ def _facet(facet: Facet, frame: _Frame) -> str:
         parts += _reference(line, frame)
     for sample in facet.samples:
         parts += _sample(sample, moved[sample.key, sample.label], frame)
-    parts.append(text(0, 12, facet.title, size=13, weight="600"))
     y_name = f"{block.y_name} (logarithmic)" if block.logarithmic else block.y_name
-    parts.append(small_text(0, 28, y_name))
-    parts.append(small_text(frame.width - RIGHT, bottom + 14, block.x_name, "end"))
+    most = frame.width / LETTER
+    parts.append(
+        text(0, 12, cut(facet.title, most * SMALL / TITLE_SIZE), "start", TITLE_SIZE, weight="600")
+    )
+    parts.append(small_text(0, frame.top - 8, cut(y_name, most)))
+    parts.append(small_text(frame.width - RIGHT, bottom + 14, cut(block.x_name, most), "end"))
     label = ", ".join(part for part in (block.title, facet.title) if part)
     return image(frame.width, bottom + NAME_HEIGHT, parts, label)
 
@@ -140,8 +154,8 @@ def _box(frame: _Frame) -> list[str]:
     """The frame with its horizontal grid lines."""
     right = frame.width - RIGHT
     parts = [
-        f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{PLOT_HEIGHT}" fill="none" '
-        f'stroke="{FAINT}"/>'
+        f'<rect x="{LEFT}" y="{frame.top}" width="{right - LEFT}" height="{PLOT_HEIGHT}" '
+        f'fill="none" stroke="{FAINT}"/>'
     ]
     make_ticks = log_ticks if frame.block.logarithmic else ticks
     for value in make_ticks(frame.y_range):
@@ -153,7 +167,7 @@ def _box(frame: _Frame) -> list[str]:
 
 def _tick_labels(frame: _Frame) -> tuple[list[str], float]:
     """The labels of the x axis, and where they end."""
-    labels = [tick_label(label) for _, label in frame.block.ticks]
+    labels = [cut(label, MOST_LETTERS) for _, label in frame.block.ticks]
     positions = [frame.x_of(x) for x, _ in frame.block.ticks]
     widths = [LETTER * len(label) + SPACE for label in labels]
     shown = thinned(positions, widths)
@@ -203,11 +217,11 @@ def _sample(sample: Sample, offset: float, frame: _Frame) -> list[str]:
             f'<polyline points="{corners}" fill="none" stroke="{style.colour}" '
             f'stroke-width="1.5" stroke-dasharray="{DASHES[style.line]}"/>'
         )
-    for mean in means:
-        parts += _mean(mean, sample, frame.x_of(mean.x + offset), frame)
     for dot in sample.dots:
         if is_visible(frame.block, dot.value):
             parts.append(_dot(dot, style.colour, frame.x_of(dot.x + offset), frame))
+    for mean in means:
+        parts += _mean(mean, sample, frame.x_of(mean.x + offset), frame)
     return parts
 
 
@@ -217,9 +231,12 @@ def _dot(dot: Dot, colour: str, x: float, frame: _Frame) -> str:
         f'fill-opacity="0.8" stroke="{colour}" stroke-width="1.2"',
         f"{dot.label}: {dot.value:.5g}",
     )
-    if not dot.file:
-        return circle
-    return f'<a href="{escape(quote(dot.file), quote=True)}">{circle}</a>'
+    return _linked(circle, dot.file)
+
+
+def _linked(content: str, file: str) -> str:
+    """A mark that links to a file, if there is one."""
+    return f'<a href="{escape(quote(file), quote=True)}">{content}</a>' if file else content
 
 
 def _mean(mean: Mean, sample: Sample, x: float, frame: _Frame) -> list[str]:
@@ -233,9 +250,12 @@ def _mean(mean: Mean, sample: Sample, x: float, frame: _Frame) -> list[str]:
         for end in (mean.low, mean.high):
             if frame.is_inside(end):
                 bar += f"M{x - 3:.1f} {frame.y_of(end):.1f}h6"
-        parts.append(f'<path d="{bar}" fill="none" stroke="{style.colour}" stroke-width="1.4"/>')
+        parts.append(
+            f'<path d="{bar}" fill="none" stroke="{style.colour}" stroke-width="1.4" '
+            'stroke-opacity="0.7"/>'
+        )
     shape = _shape(style.marker, x, frame.y_of(mean.value), style.colour)
-    parts.append(mark(shape, tooltip))
+    parts.append(_linked(mark(shape, tooltip), mean.file))
     return parts
 
 
