@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.sweep.cells import CHECKPOINT, DONE, FAILED, REPORT, Cell, Measure, write_cell
+from mtdinterp.sweep.cells import CELL, CHECKPOINT, DONE, FAILED, REPORT, Cell, Measure
 from mtdinterp.sweep.directory import SWEEP, Entry, Sweep, as_dict, read_sweep
 
 RUN = {"host": "here", "seconds": 2.5, "mtdinterp": "0.1.0", "torch": "2.0"}
@@ -38,7 +38,7 @@ def write_files(
         cell = _cell(made)
         entries.append(Entry(cell.name, None, dict(made.settings), 1.0))
         directory = path / "cells" / cell.name
-        write_cell(directory, cell)
+        _write(directory / CELL, cell.to_dict())
         if made.failure:
             _write(directory / FAILED, {"error": made.failure})
         if made.metrics is not None:
