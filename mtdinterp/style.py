@@ -44,11 +44,22 @@ STYLES = {
     "construction": Style("#7c3aed", "D", "--"),
     "early_stopped": Style("#0e7490", "h", "-."),
     "entropic_written": Style("#9f1239", "x", ":"),
+    "series_1": Style("#c2410c", "o", "-"),
+    "series_2": Style("#0f766e", "s", "-"),
+    "series_3": Style("#7e22ce", "^", "-"),
+    "series_4": Style("#65a30d", "D", "-"),
+    "series_5": Style("#be185d", "v", "-"),
+    "series_6": Style("#78716c", "o", "--"),
+    "series_7": Style("#b45309", "s", "--"),
+    "series_8": Style("#155e75", "^", "--"),
 }
 """Styles of everything that is not a registered estimator.
 
 "before" and "after" are the two sides of an edit, "model" is any trained model, and "standard" is a
-trained standard transformer where the two architectures are compared."""
+trained standard transformer where the two architectures are compared. "series_1" and so on are
+groups of trained models that differ in any setting."""
+MOST_SERIES = 8
+"""More groups of models than this cannot be told apart in one chart."""
 
 SHADES = (
     Style("#111827", "o", "-"),

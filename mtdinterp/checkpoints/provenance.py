@@ -7,6 +7,7 @@ package.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.checkpoints.load import load_checkpoint
@@ -42,23 +43,24 @@ class Provenance:
         return paragraphs
 
 
-def provenance_of(command: str, names: Iterable[str] = ()) -> Provenance:
+def provenance_of(command: str, models: Iterable[str] | Mapping[str, Path] = ()) -> Provenance:
     """The provenance of something that is measured now.
 
     Args:
         command: what makes the page.
-        names: the measured models, by their names in the zoo.
+        models: the measured models: their names in the zoo, or their checkpoints by name.
 
     Returns:
         The command, the installed versions and the digests of the models' weights.
     """
-    weights = {name: weights_digest(name) for name in names}
+    paths = models if isinstance(models, Mapping) else {name: name for name in models}
+    weights = {name: weights_digest(path) for name, path in paths.items()}
     return Provenance(command, versions(), weights)
 
 
-def weights_digest(name: str) -> str:
-    """SHA-256 of the weights of a model of the zoo."""
-    return tensors_digest(load_checkpoint(name).model.state_dict())
+def weights_digest(source: str | Path) -> str:
+    """SHA-256 of the weights of a checkpoint, or of a model of the zoo by its name."""
+    return tensors_digest(load_checkpoint(source).model.state_dict())
 
 
 def recorded_weights(page: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from mtdinterp.commands.progress import stages
 from mtdinterp.reproduce.registry import ALL, FIGURES, chosen
 
 if TYPE_CHECKING:
+    from mtdinterp.checkpoints.provenance import Provenance
     from mtdinterp.reproduce.figure import Reproduction
     from mtdinterp.reproduce.models import Models
 
@@ -23,7 +24,8 @@ EXAMPLES = """\
 examples:
   mtdinterp reproduce kl-lengths
   mtdinterp reproduce all -o out/reproduce
-  mtdinterp reproduce five-layers --train    # trains the models with the zoo's recipes"""
+  mtdinterp reproduce five-layers --train    # trains the models with the zoo's recipes
+  mtdinterp reproduce kl-lengths --from out/sweep    # uses the models of a sweep"""
 WIDTH = 110
 """Columns of printed text."""
 
@@ -42,11 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory for figures (.png, .pdf) and numbers (.csv) (default: out/reproduce)",
     )
-    parser.add_argument(
+    origin = parser.add_mutually_exclusive_group()
+    origin.add_argument(
         "--train",
         action="store_true",
         help="train the models instead of loading them from the zoo, which takes from half a "
         "minute to hours per model; runs are kept in DIR/runs, and interrupted runs are resumed",
+    )
+    origin.add_argument(
+        "--from",
+        dest="sweep",
+        type=not_empty,
+        metavar="DIR",
+        help="use the models of a sweep (mtdinterp sweep run) instead of the zoo's, as far as they "
+        "were trained with the zoo's settings",
     )
     parser.add_argument(
         "--seed",
@@ -78,19 +89,24 @@ def run(options: argparse.Namespace) -> int:
     """Make the figures, write their files and print what was measured."""
     names = chosen(options.figures)
     check_writable(options.out / "index.html")
+    if options.sweep:
+        _checkpoints(
+            options.sweep
+        )  # a wrong directory is an error before anything heavy is imported
     made: list[Reproduction] = []
     with stages(len(names) + 1) as stage:
         stage("importing")
         from mtdinterp.reproduce.figure import Context, make, write
 
-        context = Context(_models(options), options.seed)
+        models = _models(options)
+        context = Context(models, options.seed)
         for name in names:
             stage(name)
             found = make(name, context)
             write(found, options.out)
             made.append(found)
     if ALL in options.figures:
-        _write_page(made, options)
+        _write_page(made, options, models)
     if options.json:
         print(json.dumps(_plain(made, options.out), indent=1))
     else:
@@ -102,7 +118,7 @@ def _models(options: argparse.Namespace) -> "Models":
     """Where trained models come from."""
     from tqdm import tqdm
 
-    from mtdinterp.reproduce.models import TrainedModels, ZooModels
+    from mtdinterp.reproduce.models import ListedModels, TrainedModels, ZooModels
 
     def announce(message: str) -> None:
         # tqdm writes the line above its progress bar.
@@ -110,36 +126,77 @@ def _models(options: argparse.Namespace) -> "Models":
 
     if options.train:
         return TrainedModels(options.out / "runs", announce)
+    if options.sweep:
+        return ListedModels(_checkpoints(options.sweep), "the sweep")
     return ZooModels()
 
 
-def _write_page(made: Sequence["Reproduction"], options: argparse.Namespace) -> None:
+def _checkpoints(sweep: str) -> dict[str, Path]:
+    """The checkpoints of a sweep's finished cells, by the cells' names."""
+    from mtdinterp.sweep.cells import CHECKPOINT
+    from mtdinterp.sweep.directory import read_sweep, sweep_path
+    from mtdinterp.sweep.status import FINISHED, statuses
+
+    found = read_sweep(sweep_path(sweep))
+    return {
+        name: found.directory(name) / CHECKPOINT
+        for name, status in statuses(found).items()
+        if status.state == FINISHED
+    }
+
+
+def _write_page(
+    made: Sequence["Reproduction"], options: argparse.Namespace, models: "Models"
+) -> None:
     """Write all figures as JSON, as Markdown and as a page.
 
     The page is last, so that an interruption never leaves a page without its numbers.
     """
-    from mtdinterp.checkpoint_files import zoo_names
-    from mtdinterp.checkpoints.provenance import provenance_of
     from mtdinterp.pages.page import render
     from mtdinterp.reproduce.page import compose, markdown
     from mtdinterp.storage import write_file
 
-    command = ["mtdinterp", "reproduce", ALL]
-    origin = "Trained models are those of the zoo."
-    models = zoo_names()
-    if options.train:
-        command.append("--train")
-        origin = "Models were trained again with the zoo's recipes."
-        models = []
-    if options.seed:
-        command += ["--seed", str(options.seed)]
+    command = shlex.join(_command(options))
+    origin = _origin(options)
+    provenance = _provenance(command, models)
     page: Path = options.out / "index.html"
-    provenance = provenance_of(shlex.join(command), models)
     numbers = json.dumps(_plain(made, options.out), indent=1) + "\n"
-    document = compose(made, options.out, shlex.join(command), origin)
+    document = compose(made, options.out, command, origin)
     write_file(page.with_suffix(".json"), numbers.encode())
     write_file(page.with_suffix(".md"), markdown(made, origin, provenance).encode())
     write_file(page, render(document).encode())
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """The command that makes all figures again."""
+    command = ["mtdinterp", "reproduce", ALL]
+    if options.train:
+        command.append("--train")
+    if options.sweep:
+        command += ["--from", options.sweep]
+    if options.seed:
+        command += ["--seed", str(options.seed)]
+    return command
+
+
+def _origin(options: argparse.Namespace) -> str:
+    """A sentence about where trained models come from."""
+    if options.train:
+        return "Models were trained again with the zoo's recipes."
+    if options.sweep:
+        return f"Trained models are those of the sweep in {options.sweep}."
+    return "Trained models are those of the zoo."
+
+
+def _provenance(command: str, models: "Models") -> "Provenance":
+    """The command, the versions and the weights of stored models."""
+    from mtdinterp.checkpoint_files import zoo_names
+    from mtdinterp.checkpoints.provenance import provenance_of
+    from mtdinterp.reproduce.models import ListedModels
+
+    if isinstance(models, ListedModels):
+        return provenance_of(command, models.used)
+    return provenance_of(command, zoo_names() if models.stored else ())
 
 
 def _plain(made: Sequence["Reproduction"], out: Path) -> dict[str, Any]:

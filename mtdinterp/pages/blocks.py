@@ -3,14 +3,31 @@
 A `Document` has sections, and a section has blocks. `page` turns a document into HTML, `markdown`
 into Markdown with PNG files. Blocks hold plain text: escaping is left to whoever shows them.
 
-Charts name methods by `key` ("model", "one_step"), which decides their colour, marker and line
-(`mtdinterp.style.style_of`), and by `label`, the text that readers see.
+The blocks of charts are in `charts`; they can be imported from here as well.
 """
 
 from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
+
+from mtdinterp.pages.charts import (
+    Bar,
+    Bars,
+    Dot,
+    Facet,
+    Facets,
+    Groups,
+    Intervals,
+    Level,
+    Line,
+    Lines,
+    Mean,
+    Point,
+    Reading,
+    Sample,
+    Series,
+)
 
 __all__ = [
     "Bar",
@@ -20,6 +37,9 @@ __all__ = [
     "Chart",
     "Columns",
     "Document",
+    "Dot",
+    "Facet",
+    "Facets",
     "Groups",
     "Heading",
     "Image",
@@ -27,22 +47,23 @@ __all__ = [
     "Level",
     "Line",
     "Lines",
+    "Link",
     "Links",
     "Map",
     "Maps",
     "Matrices",
     "Matrix",
+    "Mean",
     "Picture",
     "Point",
     "Reading",
+    "Sample",
     "Section",
     "Series",
     "State",
     "Table",
     "Text",
 ]
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -89,107 +110,28 @@ class State:
     """Shown after the state, such as why the claim is undecidable."""
 
 
-Cell = str | State
+@dataclass(frozen=True)
+class Link:
+    """A table cell that links to a file in the document's own folder."""
+
+    text: str
+    file: str
+
+
+Cell = str | State | Link
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text; a cell may be a `State`, and a cell "yes" or "no" is coloured like one."""
+    """A table of text; a cell may be a `State` or a `Link`.
+
+    A cell "yes" or "no" is coloured like a state.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     folded: str = ""
     """If not empty, the table is hidden until the reader clicks on this text."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar with its standard error; both may be NaN."""
-
-    key: str
-    label: str
-    value: float
-    stderr: float
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Horizontal bars with their values."""
-
-    title: str
-    bars: tuple[Bar, ...]
-    unit: str
-
-
-@dataclass(frozen=True)
-class Series:
-    """One value per category."""
-
-    key: str
-    label: str
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Vertical bars: one group per category, one bar per series; bars of the truth are hollow."""
-
-    title: str
-    categories: tuple[str, ...]
-    series: tuple[Series, ...]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A value to compare with, drawn as a line across the chart."""
-
-    key: str
-    label: str
-    value: float
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A measured value; the standard error is NaN if there is none."""
-
-    label: str
-    value: float
-    stderr: float
-    note: str
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Readings of one quantity with 95% intervals, and the levels that they should have."""
-
-    title: str
-    readings: tuple[Reading, ...]
-    levels: tuple[Level, ...]
-    unit: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart, as (x, y) points."""
-
-    key: str
-    label: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Lines over a common x axis."""
-
-    title: str
-    lines: tuple[Line, ...]
-    x_name: str
-    y_name: str
-    logarithmic: bool = False
-    """Whether the y axis is logarithmic."""
-    levels: tuple[Level, ...] = ()
-    moments: tuple[tuple[float, str], ...] = ()
-    """Events on the x axis: where, and the label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +199,7 @@ class Image:
 
 
 Chart = Bars | Groups | Intervals | Lines
-Picture = Chart | Matrices | Maps
+Picture = Chart | Facets | Matrices | Maps
 Block = Text | Heading | Columns | Links | Table | Image | Picture
 
 

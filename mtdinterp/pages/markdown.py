@@ -19,6 +19,7 @@ from mtdinterp.pages.blocks import (
     Document,
     Heading,
     Image,
+    Link,
     Links,
     Maps,
     Picture,
@@ -163,4 +164,6 @@ def _cell(cell: Cell) -> str:
     if isinstance(cell, State):
         reason = f": {_escape_inside(cell.reason)}" if cell.reason else ""
         return f"**{_escape_inside(cell.state)}**{reason}"
+    if isinstance(cell, Link):
+        return f"[{_escape_inside(cell.text)}]({quote(cell.file)})"
     return _escape_inside(cell)

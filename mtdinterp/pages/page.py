@@ -13,6 +13,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mtdinterp.pages import svg
 from mtdinterp.pages.blocks import (
@@ -22,11 +23,13 @@ from mtdinterp.pages.blocks import (
     Chart,
     Columns,
     Document,
+    Facets,
     Groups,
     Heading,
     Image,
     Intervals,
     Lines,
+    Link,
     Links,
     Maps,
     Matrices,
@@ -155,6 +158,17 @@ def _matrices(block: Matrices) -> str:
     return f'<figure>{_title(block.title)}<div class="row small">{panels}</div></figure>'
 
 
+def _facets(block: Facets) -> str:
+    """Small charts in rows, below their common title and legend; empty if there is nothing."""
+    charts = "".join(f"<div>{chart}</div>" for chart in svg.facets(block))
+    if not charts:
+        return ""
+    entries = "".join(f"<span>{sign}{escape(label)}</span>" for sign, label in svg.legend(block))
+    legend = f'<div class="legend">{entries}</div>'
+    kind = "row" if len(block.facets) <= svg.MOST_WIDE else "row facets"
+    return f'<figure>{_title(block.title)}{legend}<div class="{kind}">{charts}</div></figure>'
+
+
 def _columns(block: Columns, level: int) -> str:
     columns = "".join(
         f"<div><h{level}>{escape(title)}</h{level}>{_paragraphs(lines)}</div>"
@@ -219,6 +233,8 @@ def _cells(row: tuple[Cell, ...]) -> str:
 def _cell(cell: Cell) -> str:
     if isinstance(cell, State):
         return _state(cell)
+    if isinstance(cell, Link):
+        return f'<td><a href="{escape(quote(cell.file), quote=True)}">{escape(cell.text)}</a></td>'
     if cell in ("yes", "no"):
         return f'<td><span class="{cell}">{cell}</span></td>'
     length = "short"
@@ -244,6 +260,7 @@ CHARTS: dict[type, Callable[[Any], str]] = {
 BLOCKS: dict[type, Callable[[Any], str]] = {
     Text: _text,
     Table: _table,
+    Facets: _facets,
     Matrices: _matrices,
     Links: _links,
     Image: _image,

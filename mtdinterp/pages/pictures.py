@@ -8,6 +8,7 @@ from typing import Any
 from mtdinterp.formatting import measured
 from mtdinterp.pages.blocks import (
     Bars,
+    Facets,
     Groups,
     Intervals,
     Level,
@@ -19,6 +20,7 @@ from mtdinterp.pages.blocks import (
     Matrix,
     Picture,
 )
+from mtdinterp.pages.facet_pictures import draw_facets, facets_size
 from mtdinterp.pages.ranges import (
     NORMAL_95,
     finite_or_zero,
@@ -74,6 +76,8 @@ def _size(block: Picture) -> tuple[float, float]:
         return WIDTH, 1.4 + 0.35 * len(block.readings)
     if isinstance(block, Groups | Lines):
         return WIDTH, 3.4
+    if isinstance(block, Facets):
+        return facets_size(block)
     if isinstance(block, Matrices):
         return 2.3 * len(block.panels), 2.9
     if block.square:
@@ -274,6 +278,7 @@ def _colour_scale(block: Maps) -> Any:
 
 DRAWERS: dict[type, Callable[[Any, Any], None]] = {
     Bars: _bars,
+    Facets: draw_facets,
     Groups: _groups,
     Intervals: _intervals,
     Lines: _lines,

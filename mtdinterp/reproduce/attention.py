@@ -94,7 +94,7 @@ def _reproduction(
         claim=claim,
         numbers=numbers,
         table=_rows(maps),
-        measured=(*sentences, CAVEAT, *say_missing(missing)),
+        measured=(*sentences, CAVEAT, *say_missing(missing, context.models)),
         draw=lambda figure: _draw(figure, maps),
         size=(8.4, 2.25 * len(maps) + 0.6),
     )

@@ -97,9 +97,14 @@ def write(reproduction: Reproduction, directory: Path) -> list[Path]:
         with saved_figure(width, height, path) as figure:
             reproduction.draw(figure)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(reproduction.table[0]))
+    writer = csv.DictWriter(text, _columns(reproduction.table))
     writer.writeheader()
     writer.writerows(reproduction.table)
     table = directory / f"{reproduction.name}.csv"
     write_file(table, text.getvalue().encode())
     return [*pictures, table]
+
+
+def _columns(table: Sequence[Row]) -> list[str]:
+    """The names of a table's columns; none if no model was there to measure."""
+    return list(table[0]) if table else []

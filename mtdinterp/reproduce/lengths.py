@@ -66,7 +66,7 @@ def kl_against_length(
         "construction and as tuned one-step mirror descent at every length; for short sequences, "
         "one step is close to the Bayes optimum; for longer ones, it falls behind (Section 6 and "
         "Figure 4, right top; Figure 6 for m = 3 and 5).",
-        measured=(*_sentences(numbers, rows), *say_missing(missing)),
+        measured=(*_sentences(numbers, rows), *say_missing(missing, context.models)),
         numbers=numbers,
         table=rows,
         draw=lambda figure: _draw(figure, rows, orders, lengths),

@@ -1,12 +1,14 @@
-"""Where trained models come from: the zoo, or the zoo's recipes run now."""
+"""Where trained models come from: the zoo, checkpoints of a list, or the zoo's recipes run now."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from mtdinterp.checkpoint_files import CONFIG, zoo_names
+from mtdinterp.checkpoint_files import CONFIG, read_config, zoo_names
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
+from mtdinterp.tasks import MTDTask
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.zoo import Entry, entry_run
 
@@ -26,16 +28,63 @@ class Models(Protocol):
         """The model, or None if there is none."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Where the models are, as in "not in the zoo"."""
+        ...
+
 
 @dataclass(frozen=True)
 class ZooModels:
     """The models that ship with the package."""
 
     stored: bool = True
+    place: str = "the zoo"
 
     def get(self, entry: Entry) -> Checkpoint | None:
         """The model of the zoo, or None if the zoo does not have it."""
         return load_checkpoint(entry.name) if entry.name in zoo_names() else None
+
+
+@dataclass(frozen=True)
+class ListedModels:
+    """Finished checkpoints, such as those of a sweep, found by the settings in their files."""
+
+    paths: Mapping[str, Path]
+    """The checkpoints by name."""
+    place: str
+    stored: bool = True
+    used: dict[str, Path] = field(default_factory=dict)
+    """The checkpoints that were asked for and found, by name."""
+
+    def get(self, entry: Entry) -> Checkpoint | None:
+        """The first model of the list that was trained from this entry, or None."""
+        for name, config in self._configs.items():
+            if _may_be(config, entry) and entry.made(config):
+                self.used[name] = self.paths[name]
+                return load_checkpoint(self.paths[name])
+        return None
+
+    @cached_property
+    def _configs(self) -> dict[str, dict[str, Any]]:
+        """The configuration of every checkpoint, by name."""
+        return {name: read_config(path) for name, path in self.paths.items()}
+
+
+def _may_be(config: Mapping[str, Any], entry: Entry) -> bool:
+    """Whether a checkpoint is worth a closer look, which builds its model.
+
+    A model that started from another one is none of the zoo's, whatever its recipe says. Tasks and
+    architectures of plugins, which may not be loaded, are sorted out here, too.
+    """
+    model = config.get("model")
+    task = config.get("task")
+    if not isinstance(model, dict) or not isinstance(task, dict) or config.get("parent"):
+        return False
+    # Older files do not name the kind of task, as there was only one.
+    found = (model.get("architecture"), model.get("length"), task.get("kind", MTDTask.name))
+    wanted = (entry.architecture, entry.length, MTDTask.name)
+    return found == wanted and config.get("seeds") == entry.seeds
 
 
 @dataclass(frozen=True)
@@ -49,6 +98,7 @@ class TrainedModels:
     announce: Callable[[str], None] = field(default=lambda message: None)
     """Called with a line of progress after every evaluation."""
     stored: bool = False
+    place: str = "the directory of runs"
 
     def get(self, entry: Entry) -> Checkpoint:
         """The trained model; trains it unless its directory holds a finished run."""
@@ -95,8 +145,8 @@ def available(models: Models, entries: Iterable[Entry]) -> tuple[dict[str, Check
     return found, missing
 
 
-def say_missing(names: list[str]) -> tuple[str, ...]:
+def say_missing(names: list[str], models: Models) -> tuple[str, ...]:
     """A sentence about the models that could not be drawn; empty if there are none."""
     if not names:
         return ()
-    return (f"Not shown, because not in the zoo: {', '.join(names)}.",)
+    return (f"Not shown, because not in {models.place}: {', '.join(names)}.",)

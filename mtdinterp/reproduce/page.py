@@ -54,8 +54,8 @@ def _section(found: Reproduction, folder: Path) -> Section:
 
 
 def _table(found: Reproduction) -> tuple[Table, ...]:
-    """The numbers of a figure, folded; empty if there are too many."""
-    if len(found.table) > MOST_ROWS:
+    """The numbers of a figure, folded; empty if there are too many, or none."""
+    if not found.table or len(found.table) > MOST_ROWS:
         return ()
     header = tuple(column.replace("_", " ") for column in found.table[0])
     rows = []

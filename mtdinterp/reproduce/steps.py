@@ -76,7 +76,7 @@ def five_layers(
         claim="A trained five-layer transformer has about the KL of two-step mirror descent at "
         "every length (three seeds with error bars), with some variance between seeds on long "
         "sequences; an explicit multi-step construction is left open (Section 6 and Figure 5).",
-        measured=(*_sentences(rows, seeds), *say_missing(missing)),
+        measured=(*_sentences(rows, seeds), *say_missing(missing, context.models)),
         numbers=_numbers(rows, seeds),
         table=rows,
         draw=lambda figure: _draw(figure, rows, seeds, lengths),

@@ -60,7 +60,7 @@ def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) ->
         claim="The row softmax of W_Aᵀ in layer 1 of a trained disentangled transformer looks like "
         "the true transition matrix, with a small mean row KL, for every order and length "
         "(Section 6 and Figure 4, right bottom; Appendix E and Figure 7).",
-        measured=(*_sentences(shown, numbers), *say_missing(missing)),
+        measured=(*_sentences(shown, numbers), *say_missing(missing, context.models)),
         numbers=numbers,
         table=_rows(found),
         draw=lambda figure: _draw(figure, task, found, numbers),
@@ -139,6 +139,9 @@ def _range(values: Sequence[float]) -> str:
 def _draw(
     figure: Any, task: MTDTask, found: dict[str, TransitionRecovery], numbers: Numbers
 ) -> None:
+    if not found:
+        _draw_matrices(figure, task, None)
+        return
     top, bottom = figure.subfigures(2, 1, height_ratios=(2.7, 0.6 + 0.23 * len(found)))
     _draw_matrices(top, task, found.get(SHOWN.name))
     axis = bottom.subplots()

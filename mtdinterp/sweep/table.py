@@ -1,16 +1,21 @@
 """The results of a sweep as one tidy table: one row per finished cell.
 
 name            the cell
-the settings    as the grid names them
+the settings    as the grid names them; a list is JSON
 the metrics     of the last evaluation; `kl_of_…` is the KL of an estimator on the same sequences
-probe.field     every scalar that a probe found
+probe.field     every scalar that a probe found, the columns of a probe next to each other
+weights_sha256  of the trained weights
 run.…           where and how long the cell ran; only these columns differ between two equal sweeps
+
+A value that a cell does not have is missing in both files. CSV cannot tell a missing value from an
+empty text; Parquet can.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +25,14 @@ from mtdinterp.sweep.directory import Entry, Sweep
 
 PARQUET = "results.parquet"
 CSV = "results.csv"
-GROUPS = ("metrics", "probes", "run")
-"""The parts of done.json that become columns."""
+GROUPS = ("settings", "metrics", "probes", "weights", "run")
+"""The columns, from left to right."""
+LARGEST_INTEGER = 2**63 - 1
+"""Parquet has no larger integers."""
 
 Row = dict[str, Any]
+Parts = dict[str, dict[str, Any]]
+"""The columns of one cell by group."""
 
 
 def write_table(sweep: Sweep) -> list[Path]:
@@ -43,36 +52,83 @@ def write_table(sweep: Sweep) -> list[Path]:
 
 def read_rows(sweep: Sweep) -> list[Row]:
     """The rows of all finished cells, in the order of the grid; all have the same columns."""
-    rows = []
+    cells: list[Parts] = []
     for entry in sweep.entries:
         try:
             done = read_json(sweep.directory(entry.name) / DONE)
         except CellError:
             continue
         if done is not None:
-            rows.append(_row(entry, done))
-    names = column_names(rows)
-    return [{name: row.get(name) for name in names} for row in rows]
+            cells.append(_parts(entry, done))
+    names = column_names(cells)
+    return [_row(parts, names) for parts in cells]
 
 
-def column_names(rows: Iterable[Row]) -> list[str]:
-    """The columns of all rows: in the order in which they first appear, those of the run last."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return sorted(names, key=lambda name: name.startswith("run."))
+def column_names(cells: Iterable[Parts]) -> list[str]:
+    """The columns of all cells, group by group; within a group as they first appear.
 
-
-def _row(entry: Entry, done: dict[str, Any]) -> Row:
-    row: Row = {"name": entry.name}
-    for name, value in entry.settings.items():
-        row[name] = json.dumps(value) if isinstance(value, list | dict) else value
+    A name that two groups have belongs to the first: a metric may have the name of a setting, such
+    as `step`, and the setting was given.
+    """
+    known = list(cells)
+    names: dict[str, None] = {}
     for group in GROUPS:
-        values = done.get(group)
-        for name, value in (values if isinstance(values, dict) else {}).items():
-            column = f"run.{name}" if group == "run" else name
-            # A metric may have the name of a setting, such as "step"; the setting was given.
-            row.setdefault(column, value)
-    row["weights_sha256"] = done.get("weights_sha256")
-    return row
+        found = list(dict.fromkeys(name for parts in known for name in parts[group]))
+        if group == "probes":
+            found = _by_probe(found)
+        names.update(dict.fromkeys(found))
+    return list(names)
+
+
+def _by_probe(names: list[str]) -> list[str]:
+    """Columns sorted by their probe, in the order in which the probes first appear."""
+    probes = list(dict.fromkeys(map(_probe_of, names)))
+    places = {probe: place for place, probe in enumerate(probes)}
+    return sorted(names, key=lambda name: places[_probe_of(name)])
+
+
+def _probe_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _parts(entry: Entry, done: Mapping[str, Any]) -> Parts:
+    """The columns of one finished cell."""
+    run = _named(done.get("run"))
+    name = {"name": entry.name}
+    return {
+        "settings": name | _named(entry.settings) | name,
+        "metrics": _named(done.get("metrics")),
+        "probes": _named(done.get("probes")),
+        "weights": {"weights_sha256": done.get("weights_sha256")},
+        "run": {f"run.{name}": value for name, value in run.items()},
+    }
+
+
+def _named(values: Any) -> dict[str, Any]:
+    """Values by column; none if a file has something else in their place."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {plain(name): value for name, value in values.items()}
+
+
+def _row(parts: Parts, names: Iterable[str]) -> Row:
+    values: Row = {}
+    for group in reversed(GROUPS):
+        values |= parts[group]  # the first group that has a name is the last to write it
+    return {name: plain(values.get(name)) for name in names}
+
+
+def plain(value: Any) -> Any:
+    """A value as a table can hold it: a finite number, a truth value, a text or None."""
+    if isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # JSON can hold half a character
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        return str(value)
+    return value
 
 
 def as_csv(rows: list[Row]) -> bytes:

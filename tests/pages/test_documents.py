@@ -18,6 +18,9 @@ from mtdinterp.pages.blocks import (
     Bars,
     Columns,
     Document,
+    Dot,
+    Facet,
+    Facets,
     Groups,
     Heading,
     Image,
@@ -25,12 +28,15 @@ from mtdinterp.pages.blocks import (
     Level,
     Line,
     Lines,
+    Link,
     Links,
     Map,
     Maps,
     Matrices,
     Matrix,
+    Mean,
     Reading,
+    Sample,
     Section,
     Series,
     State,
@@ -80,6 +86,27 @@ CHANGES = Maps(
     "position",
     True,
 )
+FACETS = Facets(
+    "facets",
+    (
+        Facet(
+            NASTY,
+            (
+                Sample(
+                    "model",
+                    NASTY,
+                    (Dot(0.0, 1.0, NASTY, "a dot.html"), Dot(0.0, 2.0, "second run")),
+                    (Mean(0.0, 1.5, -1.0, 4.0, NASTY),),
+                ),
+            ),
+            (Line("one_step", NASTY, ((0.0, 1.2),)),),
+        ),
+    ),
+    NASTY,
+    NASTY,
+    ((0.0, NASTY),),
+    connected=False,
+)
 BLOCKS = (
     *TEXTS,
     Heading("heading"),
@@ -87,6 +114,7 @@ BLOCKS = (
     Links((("numbers", "some file.csv"),)),
     Table(("a", "b"), (("yes", NASTY), ("no", "1"))),
     Table(("c",), (("folded cell",),), folded="unfold"),
+    Table(("file",), ((Link(f"linked words {NASTY}", "linked file.html"),),)),
     Text((f"folded words {NASTY}",), "misfit", folded=f"unfold words {NASTY}"),
     Table(
         ("state", "claim"),
@@ -98,6 +126,7 @@ BLOCKS = (
     ),
     Image("image", PIXEL),
     *CHARTS,
+    FACETS,
     Matrices("matrices", (Matrix("matrix", "subtitle", VALUES),), 1.0),
     MAPS,
     CHANGES,
@@ -109,6 +138,8 @@ WORDS = (
     "A document",
     "first section",
     "deeper",
+    "linked words",
+    "facets",
     "heading",
     "left",
     "another side",
@@ -137,7 +168,8 @@ def test_html_has_every_word_and_trusts_none(show):
     assert 'onload="' not in html
     assert "<b " not in html
     assert html.count("&lt;b onload=") >= 12
-    assert set(re.findall(r'href="([^#"][^"]*)"', html)) == {"some file.csv"}
+    links = {"some file.csv", "linked%20file.html", "a%20dot.html"}
+    assert set(re.findall(r'href="([^#"][^"]*)"', html)) == links
     assert {source[:22] for source in re.findall(r'src="([^"]+)"', html)} == {
         "data:image/png;base64,"
     }
@@ -150,9 +182,10 @@ def test_markdown_has_every_word_and_a_file_a_picture(tmp_path):
     code = re.compile(r"```+\n.*?\n```+", re.DOTALL)
     assert NASTY not in code.sub("", text)
     files = re.findall(r"!\[[^]]*\]\(document-figures/(.*?)\)", text)
-    assert len(files) == len(CHARTS) + 4
+    assert len(files) == len(CHARTS) + 5
     assert {path.name for path in (tmp_path / "document-figures").iterdir()} == set(files)
     assert "[numbers](some%20file.csv)" in text
+    assert "](linked%20file.html)" in text
 
 
 NAN = float("nan")
@@ -177,6 +210,21 @@ NAN = float("nan")
             (Level("one_step", "level", NAN),),
             "unit",
         ),
+        Facets(
+            "no numbers",
+            (Facet("", (Sample("model", "model", (Dot(0.0, NAN, "run"),), ()),)),),
+            "x",
+            "y",
+            (),
+        ),
+        Facets(
+            "no interval",
+            (Facet("", (Sample("model", "m", (), (Mean(0.0, 1.0, NAN, NAN, "mean"),)),)),),
+            "x",
+            "y",
+            ((0.0, "0"),),
+        ),
+        Facets("no charts", (), "x", "y", ()),
         Maps("nothing there", (Map("all the same", torch.zeros(2, 2)),), 0.0, "query", "key"),
         Maps("not a number", (Map("one cell", torch.tensor([[NAN]])),), 1.0, "query", "key"),
     ],

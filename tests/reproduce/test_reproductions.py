@@ -23,6 +23,7 @@ from mtdinterp.reproduce.gradient import gradient
 from mtdinterp.reproduce.learning_rate import learning_rate
 from mtdinterp.reproduce.lengths import kl_against_length
 from mtdinterp.reproduce.models import TrainedModels, ZooModels
+from mtdinterp.reproduce.page import compose
 from mtdinterp.reproduce.path import regularised_path
 from mtdinterp.reproduce.registry import FIGURES
 from mtdinterp.reproduce.scores import Scores
@@ -59,6 +60,7 @@ def made():
 
 class NoModels:
     stored = True
+    place = "the zoo"
 
     def get(self, entry):
         return None
@@ -265,6 +267,14 @@ def test_what_is_not_in_the_zoo_is_said_and_left_out(tmp_path):
     maps = attention_maps(context)
     assert {row["method"] for row in maps.table} == {"construction"}
     write(maps, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["transition", "five-layers"])
+def test_a_figure_without_any_model_is_still_drawn(name, tmp_path):
+    found = SMALL[name](Context(NoModels(), n_sequences=64))
+    assert found.measured[-1].startswith("Not shown, because not in the zoo: disentangled-")
+    assert all(path.stat().st_size > 0 for path in write(found, tmp_path)[:2])
+    compose([found], tmp_path, "command", "origin")
 
 
 def test_another_seed_means_other_sequences():

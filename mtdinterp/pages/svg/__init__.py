@@ -5,9 +5,10 @@ side. One file per kind of chart; `elements` has the parts that they share.
 """
 
 from mtdinterp.pages.svg.bars import bars
+from mtdinterp.pages.svg.facets import MOST_WIDE, facets, legend
 from mtdinterp.pages.svg.groups import groups
 from mtdinterp.pages.svg.intervals import intervals
 from mtdinterp.pages.svg.lines import lines
 from mtdinterp.pages.svg.matrix import matrix
 
-__all__ = ["bars", "groups", "intervals", "lines", "matrix"]
+__all__ = ["MOST_WIDE", "bars", "facets", "groups", "intervals", "legend", "lines", "matrix"]
