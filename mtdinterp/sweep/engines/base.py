@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class EngineError(ValueError):
@@ -24,6 +24,7 @@ class Resources:
     """Plugin files that every cell loads."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Starts cells and notices that they have ended; how they ended is in their files."""
 
