@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.engines import Engine, EngineError, Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.engines.slurm import SlurmEngine
-from mtdinterp.sweep.engines.slurm_options import read_options
 from mtdinterp.sweep.status import Status
 from mtdinterp.training.state import read_state
 from sweep import real_slurm
@@ -26,7 +26,7 @@ from sweep.small import small_sweep, weights
 
 LONG = {"architecture": "disentangled", "seed": 0, "steps": 1000}
 """Settings of one cell that can be disturbed while it trains."""
-LONGER = {"architecture": "disentangled", "seed": 0, "steps": 10**6}
+LONGER = {"architecture": "disentangled", "seed": 0, "steps": 900_000, "evaluate_every": 1000}
 """Settings of one cell that does not finish by itself."""
 ON_THIS_MACHINE = ["cluster=local"]
 
@@ -43,13 +43,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def slurm() -> Iterator[None]:
     """A real Slurm on this machine."""
     real_slurm.install()
-    try:
-        running = real_slurm.real_slurm()
-        running.__enter__()
-    except real_slurm.NotStarted as error:
-        pytest.skip(f"Slurm does not start on this machine: {error}")
-    yield
-    running.__exit__(None, None, None)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(real_slurm.real_slurm())
+        except real_slurm.NotStarted as error:
+            pytest.skip(f"Slurm does not start on this machine: {error}")
+        yield
 
 
 def drive(
@@ -175,71 +174,12 @@ def test_the_last_words_of_a_job_that_cannot_begin_are_its_error(tmp_path: Path)
     assert "missing.py" in status.reason
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("partition", "expected NAME=VALUE"),
-        ("=long", "expected NAME=VALUE"),
-        ("partition=", "expected NAME=VALUE"),
-        ("two words=3", "expected NAME=VALUE"),
-        ("partition=long\nrm -r", "one line"),
-        ("cluster=elsewhere", "expected slurm or local"),
-        ("time=2h", "expected minutes"),
-        ("time=10", "more than 10 minutes"),
-        ("timeout_min=5", "more than 10 minutes"),
-        ("mem_gb=lots", "expected gigabytes"),
-        ("cpus-per-task=4", "use --cpus-per-cell"),
-        ("array_parallelism=4", "use --max-concurrent"),
-        ("signal=TERM", "leave it out"),
-    ],
-)
-def test_wrong_options_are_refused_in_one_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(EngineError, match=sentence) as error:
-        read_options([text])
-    assert "\n" not in str(error.value)
-
-
-def test_an_option_given_twice_is_refused() -> None:
-    with pytest.raises(EngineError, match="given twice"):
-        read_options(["mem-gb=1", "mem_gb=2"])
-
-
-def test_options_are_translated() -> None:
-    texts = ["partition=long", "time=120", "mem_gb=1.5", "mail-type=END", "exclusive=true"]
-    texts += ["setup=module load python", "setup=umask 027", "srun_args=--overlap"]
-    options = read_options(texts)
-    assert options.cluster == "slurm"
-    assert options.srun_args == ("--overlap",)
-    assert options.parameters == {
-        "name": "mtdinterp",
-        "timeout_min": 120,
-        "mem_gb": 1.5,
-        "slurm_setup": ["module load python", "umask 027"],
-        "slurm_additional_parameters": {
-            "partition": "long",
-            "mail_type": "END",
-            "exclusive": True,
-            "requeue": True,
-        },
-    }
-
-
-def test_a_machine_without_slurm_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="sbatch is not on the path"):
-        SlurmEngine(Resources(), tmp_path / "sweep", [])
-    with pytest.raises(EngineError, match="path with %"):
-        SlurmEngine(Resources(), tmp_path / "50%", ON_THIS_MACHINE)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 class TestRealSlurm:
     """The same on a real Slurm without accounting."""
 
-    def test_an_array_in_which_a_job_is_killed(
+    def test_an_array_has_the_weights_of_the_local_engine(
         self, tmp_path: Path, expected: dict[str, str]
     ) -> None:
         sweep = small_sweep(tmp_path / "sweep")

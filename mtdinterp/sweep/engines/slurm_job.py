@@ -7,7 +7,6 @@ stop; then submitit's handler, called with the second, puts the job back into th
 """
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,13 +43,14 @@ class CellJob:
     def run(self, directory: Path, asked: list[int]) -> dict[str, str]:
         """Run the cell until it is finished, or until a signal asks to stop."""
         from mtdinterp.providers import load_plugin
-        from mtdinterp.sweep.running import run_cell
-
-        def progress(line: str) -> None:
-            print(line, file=sys.stdout, flush=True)
 
         for path in self.plugins:
             load_plugin(path)
+        from mtdinterp.sweep.running import run_cell
+
+        def progress(line: str) -> None:
+            print(line, flush=True)
+
         ended = run_cell(directory, "slurm", lambda: bool(asked), self.most_crashes, progress)
         print(f"{ended.name}: {ended.how} {ended.reason}".rstrip(), flush=True)
         return ended.to_dict()
