@@ -108,6 +108,11 @@ class SlurmEngine:
         self.burst.clear()
         if not self.jobs:
             return
+        log.warning(
+            "waiting up to %d s for %d jobs to save and end; Ctrl-C ends them at once",
+            PATIENCE,
+            len(self.jobs),
+        )
         self.queue.cancel_waiting(self.jobs)
         self._wait(PATIENCE, ask=True)
         self.kill()
@@ -164,9 +169,10 @@ class SlurmEngine:
         threads = self.resources.threads
         self.executor.update_parameters(
             **self.options.parameters,
+            tasks_per_node=1,
             cpus_per_task=threads,
             # Since Slurm 22.05, srun does not inherit the number from sbatch.
-            slurm_srun_args=[f"--cpus-per-task={threads}", *self.options.srun_args],
+            slurm_srun_args=["--ntasks=1", f"--cpus-per-task={threads}", *self.options.srun_args],
             slurm_array_parallelism=count,
         )
         return self.executor
