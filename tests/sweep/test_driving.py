@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from small import SETTINGS, small_sweep, weights_of
+from sweep.small import SETTINGS, small_sweep, weights_of
 
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.attempts import attempting, records

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from faults.injection import fail_at, kill_at, recorded
-from small import small_sweep
+from sweep.small import small_sweep
 
 from mtdinterp.sweep import running
 from mtdinterp.sweep.attempts import records

@@ -1,6 +1,6 @@
 """Settings that only say how cells are shown and measured do not make other cells."""
 
-from small import SETTINGS
+from sweep.small import SETTINGS
 
 from mtdinterp.sweep.cells import Measure
 from mtdinterp.sweep.grid import expand

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from small import small_sweep, weights_of
+from sweep.small import small_sweep, weights_of
 
 from mtdinterp import load_checkpoint
 from mtdinterp.sweep import attempts, running

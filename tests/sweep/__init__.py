@@ -1,0 +1,1 @@
+"""Tests of sweeps, and the small sweep that they share."""
