@@ -5,6 +5,7 @@ import importlib
 import json
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,7 @@ LIBRARIES = (
 """Imported once, before any fork."""
 
 Result = tuple[Mutant, Outcome]
+Note = Callable[[list[Result]], None]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,9 +39,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     parser.add_argument("--tests", nargs="+", help="tests to run instead of the package's own")
-    parser.add_argument("--json", type=Path, help="write every mutant and its outcome to this file")
     parser.add_argument(
-        "--again", type=Path, help="run only the survivors listed in an earlier --json file"
+        "--json", type=Path, help="write every mutant and its outcome to this file, as they come"
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        help="take the mutants that an earlier --json file lists as killed for killed, and run only "
+        "the others",
     )
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     parser.add_argument("--libraries", default=LIBRARIES, help=argparse.SUPPRESS)
@@ -92,16 +99,19 @@ def choose(options: argparse.Namespace, files: list[str], line: int | None) -> l
         if mutants:
             by_file[file] = mutants
             lines[file] = len(source.splitlines())
-    sample = draw_sample(by_file, lines, options.sample, options.seed)
-    if options.again:
-        earlier = json.loads(options.again.read_text())["mutants"]
-        again = {_change(entry) for entry in earlier if not entry["killed"]}
-        sample = [mutant for mutant in sample if key_of(mutant) in again]
-    return sample
+    return draw_sample(by_file, lines, options.sample, options.seed)
 
 
-def _change(entry: dict[str, str]) -> Change:
-    return (entry["file"], entry["before"], entry["after"])
+def killed_before(mutants: list[Mutant], path: Path | None) -> list[Result]:
+    """The mutants that an earlier --json file lists as killed, with their outcomes."""
+    if path is None:
+        return []
+    known: dict[Change, Outcome] = {}
+    for entry in json.loads(path.read_text())["mutants"]:
+        if entry["killed"]:
+            change = (entry["file"], entry["before"], entry["after"])
+            known[change] = Outcome(True, entry["how"], entry["seconds"])
+    return [(mutant, known[key_of(mutant)]) for mutant in mutants if key_of(mutant) in known]
 
 
 def key_of(mutant: Mutant) -> Change:
@@ -122,18 +132,32 @@ def task_for(mutant: Mutant, touching: Touching) -> Task:
     return Task(mutant, tests, touching.seconds)
 
 
-def run_mutants(options: argparse.Namespace, tasks: list[Task]) -> list[Result]:
-    """Run all mutants, with a line of progress."""
+def run_mutants(
+    options: argparse.Namespace, tasks: list[Task], results: list[Result], note: Note
+) -> list[Result]:
+    """Run mutants, with a line of progress.
+
+    Args:
+        options: the command line.
+        tasks: the mutants to run, with their tests.
+        results: those that are known.
+        note: called with all results so far after every mutant.
+
+    Returns:
+        All results, in the order of files and lines.
+    """
+    total = len(results) + len(tasks)
     untouched = Outcome(False, "no test touches the line", 0.0)
-    results = [(task.mutant, untouched) for task in tasks if not task.tests]
+    results = results + [(task.mutant, untouched) for task in tasks if not task.tests]
     touched = [task for task in tasks if task.tests]
     for library in options.libraries.split():
         with suppress(ImportError):
             importlib.import_module(library)
     for task, outcome in run_all(options.root, touched, options.jobs):
         results.append((task.mutant, outcome))
+        note(results)
         survived = sum(not outcome.killed for _, outcome in results)
-        line = f"\r{len(results)}/{len(tasks)} mutants, {survived} survived"
+        line = f"\r{len(results)}/{total} mutants, {survived} survived"
         print(line, end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return sorted(results, key=lambda result: (result[0].file, result[0].line, result[0].after))
@@ -195,11 +219,18 @@ def main() -> None:
     touching = measure(options.root, files, tests)
     for test in touching.failing:
         print(f"left out, since it fails without a mutant: {test}", file=sys.stderr)
-    results = run_mutants(options, [task_for(mutant, touching) for mutant in mutants])
     reasons = read_explained(options.root / "scripts" / "mutation" / "explained.txt")
+
+    def note(results: list[Result]) -> None:
+        if options.json:
+            options.json.write_text(json.dumps(as_json(results, reasons), indent=1) + "\n")
+
+    known = killed_before(mutants, options.again)
+    done = {id(mutant) for mutant, _ in known}
+    tasks = [task_for(mutant, touching) for mutant in mutants if id(mutant) not in done]
+    results = run_mutants(options, tasks, known, note)
+    note(results)
     print_report(results, reasons)
-    if options.json:
-        options.json.write_text(json.dumps(as_json(results, reasons), indent=1) + "\n")
 
 
 if __name__ == "__main__":

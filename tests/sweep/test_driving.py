@@ -9,7 +9,6 @@ import sys
 import time
 
 import pytest
-from sweep.small import SETTINGS, small_sweep, weights_of
 
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.attempts import attempting, records
@@ -20,6 +19,7 @@ from mtdinterp.sweep.engines import Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.status import statuses
 from mtdinterp.sweep.table import read_rows
+from sweep.small import SETTINGS, small_sweep, weights_of
 
 
 class FakeEngine:

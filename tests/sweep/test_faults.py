@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 from faults.injection import fail_at, kill_at, recorded
-from sweep.small import small_sweep
 
 from mtdinterp.sweep import running
 from mtdinterp.sweep.attempts import records
 from mtdinterp.sweep.cells import CHECKPOINT, DONE, FAILED, is_done, read_cell, read_json
 from mtdinterp.sweep.running import run_cell
+from sweep.small import small_sweep
 
 NUMBERS = {"metrics": {"kl": 0.5}, "probes": {}}
 

@@ -1,11 +1,10 @@
 """Settings that only say how cells are shown and measured do not make other cells."""
 
-from sweep.small import SETTINGS
-
 from mtdinterp.sweep.cells import Measure
 from mtdinterp.sweep.grid import expand
 from mtdinterp.sweep.planning import plan
 from mtdinterp.sweep.sources import PACKAGE, deciding_files
+from sweep.small import SETTINGS
 
 
 def cell_with(tmp_path, **changes):

@@ -8,7 +8,6 @@ import signal
 import time
 
 import pytest
-from sweep.small import small_sweep, weights_of
 
 from mtdinterp import load_checkpoint
 from mtdinterp.sweep import attempts, running
@@ -26,6 +25,7 @@ from mtdinterp.sweep.cells import (
 )
 from mtdinterp.sweep.running import run_cell
 from mtdinterp.training import DivergedError, evaluation
+from sweep.small import small_sweep, weights_of
 
 
 @pytest.fixture
