@@ -36,7 +36,6 @@ class Size:
 def size_of(cell: Cell) -> Size:
     """The size of a cell."""
     task = {name: value for name, value in cell.task.items() if _is_scalar(value)}
-    # The model's word for the number of lags would show twice.
     model = {name: value for name, value in cell.model.items() if name != "length"}
     recipe = {name: cell.recipe[name] for name in RECIPE_FIELDS}
     fields = {**model, **task, **recipe, "threads": cell.threads}
