@@ -4,6 +4,7 @@
 """
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ class Parts:
     """What the parts of a cell cost on this machine: times in seconds, and memory."""
 
     startup: float = 0.0
-    """Starting Python and importing the package."""
+    """Starting Python, importing the package, and ending."""
     preparation: float = 0.0
     """Scoring the estimators on the held-out sequences, once per attempt."""
     step: float = 0.0
@@ -48,6 +49,8 @@ class Parts:
     """What was measured on fewer sequences."""
     load: float = 1.0
     """Time that passed, as a multiple of the processor time: about 1 on an idle machine."""
+    worked: float = 0.0
+    """Processor time of the measuring process before it ended."""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields."""
@@ -132,6 +135,7 @@ def measure_parts(cell: Cell, probed_lengths: Sequence[int], plugins: Sequence[P
         "probed_lengths": list(probed_lengths),
         "plugins": [str(path) for path in plugins],
     }
+    before = _seconds_of_children()
     answer = subprocess.run(
         [sys.executable, "-m", "mtdinterp.sweep.step_time"],
         input=json.dumps(request),
@@ -145,7 +149,16 @@ def measure_parts(cell: Cell, probed_lengths: Sequence[int], plugins: Sequence[P
         said = answer.stderr.strip().splitlines()
         reason = said[-1] if said else f"it ended with code {answer.returncode}"
         raise EstimateError(f"{cell.name} could not be measured: {printable(reason)}")
-    return Parts.from_dict(json.loads(lines[-1]))
+    parts = Parts.from_dict(json.loads(lines[-1]))
+    # Ending takes a second, too: Python frees everything that was imported.
+    parts.startup += max(0.0, _seconds_of_children() - before - parts.worked)
+    return parts
+
+
+def _seconds_of_children() -> float:
+    """Processor time of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def costs_of(sizes: Sequence[Size], measured: Mapping[str, Parts]) -> dict[str, Costs]:

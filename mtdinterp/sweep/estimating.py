@@ -249,13 +249,24 @@ def notes_on(sizes: Sequence[Size], measured: Mapping[str, Parts]) -> list[str]:
             f"Probes and report were measured up to T = {longest} and are assumed to grow as "
             f"T^{PROBING_GROWTH} beyond; their memory there is not known."
         )
-    for key, parts in measured.items():
-        if parts.scaled:
-            notes.append(f"Scaled from fewer sequences, {names[key]}: {', '.join(parts.scaled)}.")
+    notes += _notes_on_scaling(measured, names)
     load = median(parts.load for parts in measured.values())
     if load > BUSY:
         notes.append(
             f"This machine was busy: work took {load:.1f} times as long as it should. Times are "
             "processor times, which other programs lengthen less."
         )
+    return notes
+
+
+def _notes_on_scaling(measured: Mapping[str, Parts], names: Mapping[str, str]) -> list[str]:
+    """What was measured on fewer sequences, each with the sizes for which it was."""
+    found: dict[str, list[str]] = {}
+    for key, parts in measured.items():
+        for what in parts.scaled:
+            found.setdefault(what, []).append(names[key])
+    notes = []
+    for what, sizes in found.items():
+        which = sizes[0] if len(sizes) == 1 else f"{sizes[0]} and {len(sizes) - 1} more"
+        notes.append(f"Scaled from fewer sequences: {what}; {which}.")
     return notes

@@ -209,7 +209,7 @@ def test_scaling_and_a_busy_machine_are_said(
     parts = Parts(1, 1, 1, 1, 1, {16: 1.0}, ["steps (8 of 128 sequences)"], load=3.0)
     monkeypatch.setattr(estimating, "measure_parts", lambda *arguments: parts)
     text = estimate(plan_of("vocab_size: 3\norder: 2\nlength: 16"), announce=quiet).text()
-    assert "disentangled T=16: steps (8 of 128 sequences)." in text
+    assert "fewer sequences: steps (8 of 128 sequences); disentangled T=16." in text
     assert "busy: work took 3.0 times" in text
 
 
