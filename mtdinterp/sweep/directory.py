@@ -17,6 +17,7 @@ from mtdinterp.bounded_files import expanded
 from mtdinterp.storage import write_file
 from mtdinterp.sweep.cells import Cell, CellError, read_json, write_cell
 from mtdinterp.sweep.planning import Plan
+from mtdinterp.sweep.schedule import remaining_chains
 
 SWEEP = "sweep.json"
 CELLS = "cells"
@@ -191,10 +192,7 @@ def longest_first(entries: Sequence[Entry]) -> list[Entry]:
 
     Starting with the longest chain, and the longest cell, keeps all workers busy until the end.
     """
-    by_name = {entry.name: entry for entry in entries}
-    behind = {entry.name: entry.cost for entry in entries}
-    for entry in reversed(entries):
-        if entry.parent is not None:
-            with_child = by_name[entry.parent].cost + behind[entry.name]
-            behind[entry.parent] = max(behind[entry.parent], with_child)
-    return sorted(entries, key=lambda entry: -behind[entry.name])
+    costs = {entry.name: entry.cost for entry in entries}
+    parents = {entry.name: entry.parent for entry in entries}
+    remaining = remaining_chains(costs, parents)
+    return sorted(entries, key=lambda entry: -remaining[entry.name])

@@ -20,24 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.bounded_files import UnreadableFile, expanded, read_bounded
-from mtdinterp.formatting import printable
+from mtdinterp.sweep.grid_values import GridError, parse, parse_json, shown
 
 SHIPPED = Path(__file__).parent / "grids"
 """The grid files that ship with the package."""
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_BYTES = 10**6
 MOST_CELLS = 100_000
+JOINED = ("zip", "exclude")
+"""Keys of which a grid has its own entries and the common ones."""
 RESERVED = ("title", "grids", "zip", "exclude", "from")
 """Keys that are not settings."""
 
 Settings = dict[str, Any]
-
-
-class GridError(ValueError):
-    """A grid file that cannot be used, with the reason in one sentence."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(printable(sentence))
 
 
 @dataclass(frozen=True)
@@ -100,37 +95,9 @@ def read_grid(path: Path) -> Grid:
     except UnreadableFile as error:
         raise GridError(f"{path}: {error}") from None
     try:
-        return expand(parse(content))
+        return expand(parse_json(content) if path.suffix == ".json" else parse(content))
     except GridError as error:
         raise GridError(f"{path}: {error}") from None
-
-
-def parse(content: bytes) -> Any:
-    """The contents of a grid file as plain values; a key that is given twice is refused."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Plain values only."""
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        keys = [loader.construct_object(key) for key, _ in node.value]
-        for key in keys:
-            if not isinstance(key, str):
-                raise GridError(f"expected names of settings as keys, got {key!r:.80}")
-            if keys.count(key) > 1:
-                raise GridError(f"the key {key!r:.80} is given twice")
-        return loader.construct_mapping(node, deep=True)
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        return yaml.load(content, Loader)
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise GridError(f"not valid YAML ({reason:.200})") from None
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        if isinstance(error, GridError):
-            raise
-        raise GridError(f"not valid YAML ({error!s:.200})") from None
 
 
 def expand(contents: Any) -> Grid:
@@ -139,7 +106,7 @@ def expand(contents: Any) -> Grid:
         raise GridError(f"expected settings by name, got {type(contents).__name__}")
     title = contents.get("title", "")
     if not isinstance(title, str):
-        raise GridError(f"title: expected a text, got {title!r:.80}")
+        raise GridError(f"title: expected a text, got {shown(title)}")
     combinations: list[Combination] = []
     for part in _parts(contents):
         offset = len(combinations)
@@ -164,12 +131,21 @@ def _parts(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts = []
     for part in grids:
         if not isinstance(part, Mapping):
-            raise GridError(f"grids: expected settings by name, got {part!r:.80}")
+            raise GridError(f"grids: expected settings by name, got {shown(part)}")
         for key in ("title", "grids"):
             if key in part:
                 raise GridError(f"grids: {key} belongs at the top of the file")
-        parts.append({**common, **part})
+        merged = {**common, **part}
+        for key in JOINED:
+            if key in common and key in part:
+                merged[key] = [*_listed(common[key]), *_listed(part[key])]
+        parts.append(merged)
     return parts
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
 Axis = list[Settings]
@@ -207,9 +183,11 @@ def _axes(part: Mapping[str, Any]) -> list[Axis]:
     taken: set[str] = set()
     for key, value in part.items():
         if key == "zip":
-            groups = value if isinstance(value, list) else [value]
-            for group in groups:
+            for group in _listed(value):
                 axes.append(_zipped(group))
+                again = sorted(taken & group.keys())
+                if again:
+                    raise GridError(f"zip: {again[0]} is given twice")
                 taken |= group.keys()
         elif key not in RESERVED:
             axes.append([{key: entry} for entry in _values(key, value)])
@@ -233,22 +211,19 @@ def _zipped(group: Any) -> Axis:
 
 def _values(key: str, value: Any) -> list[Any]:
     """The values of one setting; a single value is a list of one."""
-    values = value if isinstance(value, list) else [value]
+    values = _listed(value)
     if not values:
         raise GridError(f"{key}: expected at least one value")
     for entry in values:
-        parts = entry if isinstance(entry, list) else [entry]
-        for part in parts:
+        for part in _listed(entry):
             if part is not None and not isinstance(part, str | int | float | bool):
-                raise GridError(f"{key}: expected numbers, texts, true or false, got {part!r:.80}")
+                raise GridError(f"{key}: expected numbers, texts, true or false, got {shown(part)}")
     return values
 
 
 def _excluded(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The patterns of combinations to leave out."""
-    patterns = part.get("exclude") or []
-    if isinstance(patterns, Mapping):
-        patterns = [patterns]
+    patterns = _listed(part.get("exclude") or [])
     named = {key for axis in _axes(part) for key in axis[0]}
     for pattern in patterns:
         if not isinstance(pattern, Mapping) or not pattern:
@@ -256,14 +231,13 @@ def _excluded(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         unknown = sorted(set(pattern) - named)
         if unknown:
             raise GridError(f"exclude: {unknown[0]} is not a setting of this grid")
-    return list(patterns)
+    return patterns
 
 
 def _matches(settings: Settings, pattern: Mapping[str, Any]) -> bool:
     """Whether a combination has all values of a pattern; a list stands for any of its values."""
     for key, wanted in pattern.items():
-        options = wanted if isinstance(wanted, list) else [wanted]
-        if settings[key] not in options and settings[key] != wanted:
+        if settings[key] not in _listed(wanted) and settings[key] != wanted:
             return False
     return True
 
@@ -276,7 +250,7 @@ def _chained_axis(part: Mapping[str, Any], axes: Sequence[Axis]) -> int | None:
     for place, axis in enumerate(axes):
         if isinstance(key, str) and key in axis[0] and len(axis) > 1:
             return place
-    raise GridError(f"from: expected a setting with several values, got {key!r:.80}")
+    raise GridError(f"from: expected a setting with several values, got {shown(key)}")
 
 
 def _before(place: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:

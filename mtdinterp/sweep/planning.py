@@ -14,6 +14,7 @@ from mtdinterp.commands.train_flags import add_setting_flags, check_settings, ma
 from mtdinterp.providers import loaded_files
 from mtdinterp.sweep.cells import REPORTS, Cell, Measure
 from mtdinterp.sweep.grid import Grid, GridError, Settings
+from mtdinterp.sweep.grid_values import shown
 from mtdinterp.sweep.sources import sources_digest
 
 CELL_SETTINGS = ("group", "threads", "probes", "report", "sequences")
@@ -21,6 +22,7 @@ CELL_SETTINGS = ("group", "threads", "probes", "report", "sequences")
 FILE_SETTINGS = ("transition",)
 """Settings that name a file, relative to the grid file."""
 LEAST_SEQUENCES = 32
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,27 @@ def plan(grid: Grid, folder: Path, threads: int = 1) -> Plan:
     cells: list[Cell] = []
     for combination in grid.combinations:
         parent = None if combination.parent is None else cells[combination.parent].name
+        # A null leaves a setting at its default.
+        given = {name: value for name, value in combination.settings.items() if value is not None}
         try:
-            settings = {"threads": threads, **combination.settings}
-            cell = _cell(parser, settings, folder)
-        except GridError:
-            raise
+            cell = _cell(parser, {"threads": threads, **given}, folder)
         except ValueError as error:
             raise GridError(f"{_shown(combination.settings, grid.varied)}{error}") from error
         cells.append(replace(cell, parent=parent, settings=dict(combination.settings)))
-    unique = {cell.name: cell for cell in cells}
-    return Plan(grid.title, tuple(unique.values()), grid.varied)
+    return Plan(grid.title, _unique(cells), grid.varied)
+
+
+def _unique(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Each cell once; two that are trained alike must be measured alike, too."""
+    unique: dict[str, Cell] = {}
+    for cell in cells:
+        first = unique.setdefault(cell.name, cell)
+        if first.measure != cell.measure:
+            raise GridError(
+                "probes, report and sequences cannot vary between cells that are trained alike; "
+                "to run several probes on each cell, give them as a list in a list"
+            )
+    return tuple(unique.values())
 
 
 def _shown(settings: Settings, varied: Sequence[str]) -> str:
@@ -100,7 +113,7 @@ def _cell(parser: _Parser, settings: Settings, folder: Path) -> Cell:
         model=made.model.config.to_dict(),
         recipe=made.recipe.to_dict(),
         seeds=made.seeds,
-        threads=check_count("threads", own["threads"]),
+        threads=check_count("threads", own["threads"], maximum=MOST_THREADS),
         plugins=_plugins(made.task, options.architecture),
         sources=sources_digest(),
         label=named_after_task(label, options),
@@ -118,26 +131,40 @@ def catalogue_names(options: argparse.Namespace) -> None:
 
 def _words(parser: _Parser, flags: Settings, folder: Path) -> list[str]:
     """Settings as a command line."""
-    known = {flag for action in parser._actions for flag in action.option_strings}
+    known: dict[str, argparse.Action] = {}
+    for action in parser._actions:
+        for flag in action.option_strings:
+            known[flag[2:].replace("-", "_")] = action
     words: list[str] = []
     for name, value in flags.items():
-        flag = f"--{name.replace('_', '-')}"
-        if flag not in known:
-            listed = sorted(entry[2:].replace("-", "_") for entry in known)
-            catalogue.check_known(name, [*listed, *CELL_SETTINGS], "setting")
-        if value is None or value is False:
-            continue
-        if name in FILE_SETTINGS:
-            value = str(folder / value)
-        words.append(flag)
-        if value is not True:
-            values = value if isinstance(value, list) else [value]
-            words += [_word(entry) for entry in values]
+        catalogue.check_known(name, [*sorted(known), *CELL_SETTINGS], "setting")
+        words += _words_of(known[name], name, value, folder)
     return words
 
 
-def _word(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
+def _words_of(action: argparse.Action, name: str, value: Any, folder: Path) -> list[str]:
+    """One setting as words of a command line."""
+    flag = action.option_strings[0]
+    is_switch = action.nargs == 0
+    if isinstance(value, bool) != is_switch:
+        wanted = "true or false" if is_switch else "a number or a text"
+        raise GridError(f"{name}: expected {wanted}, got {shown(value)}")
+    if is_switch:
+        return [flag] if value else []
+    values = value if isinstance(value, list) else [value]
+    takes_several = action.nargs is not None or isinstance(action, argparse._AppendAction)
+    if isinstance(value, list) and not takes_several:
+        raise GridError(f"{name}: expected a single value, got {shown(value)}")
+    texts = [repr(entry) if isinstance(entry, float) else str(entry) for entry in values]
+    if name in FILE_SETTINGS:
+        texts = [str(folder / text) for text in texts]
+    for text in texts:
+        # It would be taken for another setting.
+        if text.startswith("--"):
+            raise GridError(f"{name}: expected a number or a text, got {shown(text)}")
+    if isinstance(action, argparse._AppendAction):
+        return [word for text in texts for word in (flag, text)]
+    return [flag, *texts]
 
 
 def _plugins(task: Any, architecture: str) -> dict[str, str]:
@@ -157,7 +184,7 @@ def _measure(settings: Mapping[str, Any]) -> Measure:
 
     names = _probe_names(settings.get("probes"))
     for name in names or ():
-        catalogue.check_known(name, list(PROBES), "probes")
+        catalogue.check_known(str(name), list(PROBES), "probes")
     sequences = settings.get("sequences")
     if sequences is not None:
         check_count("sequences", sequences, LEAST_SEQUENCES)
