@@ -184,7 +184,7 @@ def _measure(settings: Mapping[str, Any]) -> Measure:
 
     names = _probe_names(settings.get("probes"))
     for name in names or ():
-        catalogue.check_known(str(name), list(PROBES), "probes")
+        catalogue.check_known(name, list(PROBES), "probes")
     sequences = settings.get("sequences")
     if sequences is not None:
         check_count("sequences", sequences, LEAST_SEQUENCES)
@@ -200,4 +200,5 @@ def _probe_names(probes: Any) -> list[str] | None:
         return None
     if probes == "none":
         return []
-    return probes if isinstance(probes, list) else [probes]
+    names = probes if isinstance(probes, list) else [probes]
+    return [str(name) for name in names]

@@ -233,6 +233,8 @@ def test_costs_come_from_the_measured_member_of_a_family() -> None:
     assert found[sizes[1].key].step == 6
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 def test_a_real_measurement_is_plausible() -> None:
     text = "vocab_size: 3\norder: 2\nlength: 12\nsteps: 20\nbatch_size: 4\nreport: none\n"
     (cell,) = plan_of(text + "probes: attention_entropy").cells

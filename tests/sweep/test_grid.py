@@ -267,7 +267,7 @@ def test_a_file_takes_precedence_over_a_shipped_grid(
     assert find_grid("smoke") == shipped_grids()["smoke"]
     (tmp_path / "smoke").write_text("a: 1")
     assert find_grid("smoke") == Path("smoke")
-    with pytest.raises(GridError, match="paper, smoke"):
+    with pytest.raises(GridError, match="expected one of lengths, paper, "):
         find_grid("smok")
 
 

@@ -109,6 +109,8 @@ def assert_each_finished_once(sweep: Sweep, found: dict[str, Status]) -> None:
         assert [end["how"] for end in ends].count("done") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 def test_the_grid_on_submitits_local_executor_has_the_weights_of_the_local_engine(
     tmp_path: Path, expected: dict[str, str]
 ) -> None:
@@ -166,7 +168,7 @@ def test_a_job_at_its_time_limit_saves_and_is_requeued(tmp_path: Path) -> None:
 
 
 def test_the_last_words_of_a_job_that_cannot_begin_are_its_error(tmp_path: Path) -> None:
-    sweep = small_sweep(tmp_path / "sweep", architecture="standard", seed=0)
+    sweep = small_sweep(tmp_path / "sweep", length=12, seed=0)
     resources = Resources(plugins=[tmp_path / "missing.py"])
     found = drive(sweep, SlurmEngine(resources, sweep.path, ON_THIS_MACHINE))
     (status,) = found.values()
@@ -233,6 +235,6 @@ class TestRealSlurm:
                 assert record.end == {"how": "stopped"}
 
     def test_a_refusal_is_one_sentence(self, tmp_path: Path) -> None:
-        sweep = small_sweep(tmp_path / "sweep", architecture="standard", seed=0)
+        sweep = small_sweep(tmp_path / "sweep", length=12, seed=0)
         with pytest.raises(EngineError, match="invalid partition"):
             drive(sweep, SlurmEngine(Resources(), sweep.path, ["partition=nowhere"]))
