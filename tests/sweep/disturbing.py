@@ -8,11 +8,12 @@ from pathlib import Path
 
 from small import weights_of
 
-from mtdinterp.checkpoint_files import TRAINING
+from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.running import run_cell
 from mtdinterp.sweep.status import FINISHED
+from mtdinterp.training.state import read_state
 
 LONG_ENOUGH = {"steps": 600, "evaluate_every": 300, "save_every": 20}
 """Settings for a training run of a few seconds, which can be disturbed after a checkpoint."""
@@ -46,14 +47,16 @@ def endings(directory):
 
 
 def in_training(sweep):
-    """The running attempts that have written a checkpoint."""
+    """The running attempts that have written a checkpoint after their first steps."""
     found = []
     for directory in sweep.directories:
         newest = attempts.newest(directory)
-        if newest is None or not (newest.path / attempts.RUN / TRAINING).exists():
+        if newest is None or newest.owner is None:
             continue
-        if newest.owner is not None and newest.is_alive():
-            found.append(newest)
+        with suppress(CheckpointError):
+            step = read_state(newest.path / attempts.RUN)["step"]
+            if step > newest.owner.step and newest.is_alive():
+                found.append(newest)
     return found
 
 

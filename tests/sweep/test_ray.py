@@ -86,7 +86,7 @@ def test_ray_finishes_every_cell_once_with_the_same_weights(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.promise
-def test_a_killed_worker_and_a_removed_node_lose_nothing(tmp_path, cluster, long_weights):
+def test_a_killed_worker_and_a_removed_node_lose_nothing(tmp_path, cluster, long_weights, capfd):
     sweep = small_sweep(tmp_path / "sweep", **LONG_ENOUGH)
     engine = RayEngine(Resources(threads=1), cluster.address)
     (node,) = cluster.worker_nodes
@@ -114,6 +114,7 @@ def test_a_killed_worker_and_a_removed_node_lose_nothing(tmp_path, cluster, long
         assert not (path / attempts.END).exists()
         resumed = attempts.newest(path.parent.parent)
         assert resumed.owner.step > 0
+    assert "(raylet)" not in capfd.readouterr().out
 
 
 @pytest.mark.slow

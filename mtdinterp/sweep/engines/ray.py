@@ -16,7 +16,7 @@ from typing import Any
 
 from mtdinterp.sweep.engines.base import Resources
 from mtdinterp.sweep.engines.local import ERRORS, PATIENCE, THREAD_VARIABLES, LocalEngine
-from mtdinterp.sweep.engines.ray_sessions import connected, session_folder, started
+from mtdinterp.sweep.engines.ray_sessions import connected, session_folder, silenced, started
 
 MOST_QUEUED = 5000
 """Tasks that a cluster is given at once, if the user sets no limit."""
@@ -57,6 +57,7 @@ class RayEngine:
         else:
             self.most_queued = resources.most_at_once or MOST_QUEUED
             self.ray = connected(address)
+        self.undo_silence = silenced(self.ray)
         # A fresh process for every cell, as on the other engines. Ray repeats a task whose process
         # died; an error of the task itself would come again.
         options = {
@@ -113,6 +114,7 @@ class RayEngine:
         if self.ray.is_initialized():
             self.kill()
             self.ray.shutdown()
+        self.undo_silence()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -96,6 +96,29 @@ def connected(address: str) -> Any:
             reason = _first_line(error)
             raise EngineError(f"cannot connect to Ray at {address}: {reason}") from error
     return ray
+
+
+def silenced(ray: Any) -> Callable[[], None]:
+    """Keep Ray from reporting lost workers on standard output, which is for the command's result.
+
+    Ray has no setting for these messages. What they say is in the cells' files.
+
+    Args:
+        ray: the ray package.
+
+    Returns:
+        A function that lets Ray print again.
+    """
+    worker = ray._private.worker
+    before = getattr(worker, "print_to_stdstream", None)
+    if before is None:
+        return lambda: None
+    worker.print_to_stdstream = lambda *arguments, **options: None
+
+    def undo() -> None:
+        worker.print_to_stdstream = before
+
+    return undo
 
 
 def _check_answer(address: str) -> None:
