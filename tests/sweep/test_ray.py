@@ -1,8 +1,10 @@
 """Sweeps on a real Ray: the same cells and weights as here, whatever dies in the middle."""
 
+import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 from disturbing import (
@@ -18,12 +20,13 @@ from disturbing import (
 )
 from small import small_sweep
 
-from mtdinterp.sweep import attempts
+from mtdinterp.sweep import attempts, driving
 from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.engines import Engine, EngineError, Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.engines.ray import STARTS, RayEngine
 from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, session_folder
+from mtdinterp.sweep.running import run_cell
 
 TWO_CELLS = Resources(threads=1, most_at_once=2)
 
@@ -174,6 +177,57 @@ def test_a_cell_that_always_crashes_fails_for_good(tmp_path, engine):
         states = drive(sweep, engine)
     assert set(states.values()) == {"failed"}
     assert endings(directory) == [None] * 5
+
+
+class RetryingEngine(LocalEngine):
+    """Does what Ray does when a machine dies: it runs the cell again at once, on another one."""
+
+    def __init__(self):
+        super().__init__(Resources(most_at_once=1))
+        self.how = []
+        self.over = []
+
+    def start(self, directory):
+        if not self.how:
+            begin_elsewhere(directory)
+        self.how.append(run_cell(directory, self.name).how)
+        self.over.append(directory.name)
+
+    def ended(self):
+        names, self.over = self.over, []
+        return names
+
+
+def begin_elsewhere(directory):
+    """An attempt on another machine, which has just died."""
+    path = directory / attempts.ATTEMPTS / "0001"
+    path.mkdir(parents=True)
+    owner = attempts.Owner("elsewhere", "boot", 1, "ray", step=0, locked=True)
+    attempts.write_json(path / attempts.OWNER, asdict(owner))
+    attempts.write_json(path / attempts.PROGRESS, {"phase": "training"})
+
+
+def test_a_cell_whose_machine_died_is_handed_out_again_when_its_heartbeat_is_old(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(driving, "LOOK", 0.1)
+    sweep = small_sweep(tmp_path / "sweep", length=12, seed=0)
+    (directory,) = sweep.directories
+    heartbeat = directory / attempts.ATTEMPTS / "0001" / attempts.PROGRESS
+    seen = []
+
+    def show(found):
+        seen.append(found[directory.name].state)
+        if seen.count("running") == 5:
+            before = time.time() - 2 * attempts.STALE
+            os.utime(heartbeat, (before, before))
+
+    engine = RetryingEngine()
+    driver = Driver(sweep, engine, show)
+    driver.run()
+    assert engine.how == ["busy", "done"]
+    assert endings(directory) == [None, attempts.DONE]
+    assert driver.vain == {}
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -16,7 +16,7 @@ from typing import Any
 
 from mtdinterp.sweep.engines.base import Resources
 from mtdinterp.sweep.engines.local import ERRORS, PATIENCE, THREAD_VARIABLES, LocalEngine
-from mtdinterp.sweep.engines.ray_sessions import connected, session_folder, silenced, started
+from mtdinterp.sweep.engines.ray_sessions import connected, silenced, started
 
 MOST_QUEUED = 5000
 """Tasks that a cluster is given at once, if the user sets no limit."""
@@ -52,8 +52,8 @@ class RayEngine:
         if address is None:
             most_at_once = LocalEngine(resources).most_at_once
             self.most_queued = most_at_once * WAITING_PER_CELL
-            self.folder = session_folder()
-            self.ray = started(self.folder, most_at_once * resources.threads, resources.threads)
+            processors = most_at_once * resources.threads
+            self.ray, self.folder = started(processors, resources.threads)
         else:
             self.most_queued = resources.most_at_once or MOST_QUEUED
             self.ray = connected(address)
@@ -111,12 +111,14 @@ class RayEngine:
 
     def close(self) -> None:
         """End what still runs; stop Ray if it was started here, leave the cluster otherwise."""
-        if self.ray.is_initialized():
-            self.kill()
+        try:
+            if self.ray.is_initialized():
+                self.kill()
+        finally:
             self.ray.shutdown()
-        self.undo_silence()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.undo_silence()
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _finished(self, timeout: float) -> set[Any]:
         """The tasks that have ended, after waiting for all of them for some seconds."""

@@ -37,17 +37,15 @@ def session_folder() -> Path:
     raise EngineError("--engine ray needs a directory /tmp")
 
 
-def started(folder: Path, processors: int, threads: int) -> Any:
+def started(processors: int, threads: int) -> tuple[Any, Path]:
     """Start Ray on this machine, reachable from this machine only.
 
     Args:
-        folder: where Ray puts its files; also its shared memory, which is hardly used, so that
-            /dev/shm may be of any size.
         processors: how many CPUs Ray may hand out.
         threads: how many of them a task has.
 
     Returns:
-        The ray package.
+        The ray package, and the folder with Ray's files.
     """
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -59,6 +57,7 @@ def started(folder: Path, processors: int, threads: int) -> Any:
     }
     with _variables(settings), _own_signals():
         ray = _imported()
+        folder = session_folder()
         try:
             ray.init(
                 address="local",
@@ -69,13 +68,14 @@ def started(folder: Path, processors: int, threads: int) -> Any:
                 log_to_driver=False,
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(folder),
+                # The shared memory is hardly used, and /dev/shm may be too small for it.
                 _plasma_directory=str(folder),
             )
         # Ray reports a failed start as whatever went wrong first.
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise EngineError(f"Ray did not start: {_first_line(error)}") from error
-    return ray
+    return ray, folder
 
 
 def connected(address: str) -> Any:
