@@ -45,8 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--again",
         type=Path,
-        help="take the mutants that an earlier --json file lists as killed for killed, and run only "
-        "the others",
+        help="run only the mutants that an earlier --json file does not list as killed",
     )
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     parser.add_argument("--libraries", default=LIBRARIES, help=argparse.SUPPRESS)

@@ -6,14 +6,13 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from small import weights_of
-
 from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.running import run_cell
 from mtdinterp.sweep.status import FINISHED
 from mtdinterp.training.state import read_state
+from sweep.small import weights_of
 
 LONG_ENOUGH = {"steps": 600, "evaluate_every": 300, "save_every": 20}
 """Settings for a training run of a few seconds, which can be disturbed after a checkpoint."""

@@ -7,7 +7,15 @@ import time
 from dataclasses import asdict
 
 import pytest
-from disturbing import (
+
+from mtdinterp.sweep import attempts, driving
+from mtdinterp.sweep.driving import Driver
+from mtdinterp.sweep.engines import Engine, EngineError, Resources
+from mtdinterp.sweep.engines.local import LocalEngine
+from mtdinterp.sweep.engines.ray import STARTS, RayEngine
+from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, session_folder
+from mtdinterp.sweep.running import run_cell
+from sweep.disturbing import (
     LONG_ENOUGH,
     check_finished_once,
     drive,
@@ -18,15 +26,7 @@ from disturbing import (
     parent_of,
     weights_in_this_process,
 )
-from small import small_sweep
-
-from mtdinterp.sweep import attempts, driving
-from mtdinterp.sweep.driving import Driver
-from mtdinterp.sweep.engines import Engine, EngineError, Resources
-from mtdinterp.sweep.engines.local import LocalEngine
-from mtdinterp.sweep.engines.ray import STARTS, RayEngine
-from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, session_folder
-from mtdinterp.sweep.running import run_cell
+from sweep.small import small_sweep
 
 TWO_CELLS = Resources(threads=1, most_at_once=2)
 
