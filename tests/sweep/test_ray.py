@@ -72,6 +72,8 @@ def long_weights(tmp_path_factory):
         engine.close()
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 def test_ray_finishes_every_cell_once_with_the_same_weights(tmp_path, engine):
     assert isinstance(engine, Engine)
     assert engine.room() == 4  # two that run, and two that follow without a pause
