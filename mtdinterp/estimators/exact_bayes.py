@@ -225,7 +225,8 @@ class _GroupedLikelihood:
         self, points: Float64[Tensor, "node lag"], rows: Int64[Tensor, " row"]
     ) -> Float64[Tensor, "row node"]:
         monomials = _monomials(points, self.degree)
-        at_once = max(1, BLOCK_ROWS // self.coefficients.shape[1])
+        # At most STEPS_PER_LOGARITHM / degree groups, so that this is never 0.
+        at_once = BLOCK_ROWS // self.coefficients.shape[1]
         return torch.cat([self._at_monomials(monomials, some) for some in rows.split(at_once)])
 
     def _at_monomials(

@@ -93,6 +93,15 @@ def test_the_tolerance_is_met_for_three_lags_however_sharp_the_rows(
     assert error(problem.arguments, concentration, mean_by_counts, tolerance=tolerance) < tolerance
 
 
+def test_a_small_difference_between_rules_is_not_taken_for_a_small_error():
+    """For one of these sequences two neighbouring rules agree by accident."""
+    transition = np.random.default_rng(13).dirichlet([0.3] * 3, size=3)
+    tokens = MTDTask(transition, 2).sample(60, 120, seed=13).tokens
+    coarse = exact_posterior_mean(transition, tokens, 2, concentration=3.0, tolerance=1e-5)
+    exact = exact_posterior_mean(transition, tokens, 2, concentration=3.0, tolerance=1e-12)
+    assert (coarse - exact).abs().max() < 1e-5
+
+
 def test_a_sequence_does_not_depend_on_its_batch():
     task = MTDTask.random(5, 3, seed=2)
     tokens = task.sample(20, 64, seed=3).tokens

@@ -1,8 +1,11 @@
 """Constant weights are recovered from predictions that use them, and appear wherever others do."""
 
+import pytest
 import torch
 
 from mtdinterp import MTDTask
+from mtdinterp.estimators import constant_weights
+from mtdinterp.evidence import Evidence, mix_rows
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.style import style_of
 
@@ -36,3 +39,29 @@ def test_it_is_listed_with_a_style_of_its_own():
     assert "constant_weights" in list(ESTIMATORS)
     others = {style_of(name) for name in ESTIMATORS if name != "constant_weights"}
     assert style_of("constant_weights") not in others
+
+
+def test_a_weight_that_is_found_at_once_does_not_end_the_search():
+    """The first component alone predicts token 0, so one update finds its weight exactly."""
+    rows = torch.tensor(
+        [[1.0, 0.0, 0.0], [0.0, 0.8, 0.2], [0.0, 0.3, 0.7]], dtype=torch.float64
+    ).expand(4, -1, -1)
+    truth = torch.tensor([0.25, 0.65, 0.1], dtype=torch.float64)
+    evidence = Evidence(torch.ones(4, 1, 3, dtype=torch.float64), rows)
+    fit = ESTIMATOR.fit(evidence, evidence.predict(truth.expand(4, -1)))
+    found = ESTIMATOR.weights(evidence, **fit.constants)
+    torch.testing.assert_close(found[0], truth, atol=1e-6, rtol=0)
+
+
+def test_the_search_ends_when_an_update_changes_nothing(monkeypatch):
+    """Uniform weights, where it starts, explain these predictions."""
+    mixtures = []
+
+    def counted_mixture(rows, weights):
+        mixtures.append(weights)
+        return mix_rows(rows, weights)
+
+    monkeypatch.setattr(constant_weights, "mix_rows", counted_mixture)
+    fit = ESTIMATOR.fit(EVIDENCE, EVIDENCE.predict(EVIDENCE.uniform))
+    assert len(mixtures) == 1
+    assert list(fit.constants.values()) == pytest.approx([1 / 3, 1 / 3], abs=1e-12)

@@ -5,7 +5,14 @@ import torch
 
 from mtdinterp.checks import check_number
 from mtdinterp.errors import CannotCompute, NothingToTune
-from mtdinterp.estimators import Constant, Estimator, exact_posterior_mean, tune_learning_rate
+from mtdinterp.estimators import (
+    Constant,
+    Estimator,
+    Fit,
+    exact_posterior_mean,
+    tune_learning_rate,
+)
+from mtdinterp.estimators.optimum import Interval
 from mtdinterp.metrics import kl_divergence
 from mtdinterp.plugins import register_estimator
 from mtdinterp.registry import ALGORITHMS, ESTIMATORS
@@ -27,7 +34,7 @@ class Sharpened(Estimator):
     name, label = "sharpened", "a softmax with a preference for recent lags"
     constants = (
         Constant("gain", "k", 0.1, 1000),
-        Constant("recency", "r", -5.0, 5.0, log=False),
+        Constant("recency", "r", -4.0, 5.0, log=False),
     )
 
     def weights(self, evidence, **constants):
@@ -112,11 +119,32 @@ def test_an_unsigned_constant_ends_on_its_lower_bound_and_is_marked(evidence):
     assert fit.at_bound == ("beta",)
 
 
-def test_one_of_several_constants_on_its_bound_is_marked(evidence):
-    beyond = Sharpened().predict(evidence, gain=20.0, recency=9.0)
-    fit = Sharpened().fit(evidence, beyond)
-    assert fit.constants["recency"] == 5.0
+@pytest.mark.parametrize(("beyond", "bound"), [(9.0, 5.0), (-9.0, -4.0)])
+def test_one_of_several_constants_on_its_bound_is_marked(evidence, beyond, bound):
+    predictions = Sharpened().predict(evidence, gain=20.0, recency=beyond)
+    fit = Sharpened().fit(evidence, predictions)
+    assert fit.constants["recency"] == bound
     assert "recency" in fit.at_bound
+
+
+@pytest.mark.parametrize(
+    ("fit", "text"),
+    [
+        (Fit({"beta": 16.127}, 0.1), "β = 16.13"),
+        (Fit({"beta": 2000.0}, 0.1, ("beta",)), "β = 2000 (at the bound of its range)"),
+        (Fit({"beta": 2000.0}, 0.1, ("other",)), "β = 2000"),
+        (
+            Fit({"beta": 16.13}, 0.1, intervals={"beta": Interval(15.92, 16.35)}),
+            "β = 16.13 (15.92 to 16.35)",
+        ),
+        (
+            Fit({"beta": 16.13}, 0.1, intervals={"beta": Interval(2.13, None)}, flat=("beta",)),
+            "β = 16.1, flat: any β from 2.1 up fits as well",
+        ),
+    ],
+)
+def test_the_text_of_a_constant_says_what_is_known_of_it(fit, text):
+    assert fit.constant_text(Constant("beta", "β", 0.1, 2000)) == text
 
 
 def test_tuning_to_the_truth_agrees_with_the_tuned_learning_rate():
@@ -124,6 +152,13 @@ def test_tuning_to_the_truth_agrees_with_the_tuned_learning_rate():
     rate = tune_learning_rate(TASK, LENGTH, seed=4, n_sequences=500)
     assert tuned.constants["beta"] == pytest.approx(rate.beta, rel=1e-3)
     assert tuned.divergence == pytest.approx(rate.kl, rel=1e-3)
+
+
+def test_tuning_draws_5000_sequences_by_default():
+    task = MTDTask.random(3, 2, seed=0)
+    uniform = ESTIMATORS["uniform"]
+    assert uniform.tune(task, 6) == uniform.tune(task, 6, n_sequences=5000)
+    assert uniform.tune(task, 6) != uniform.tune(task, 6, n_sequences=4999)
 
 
 def test_tuning_to_the_posterior_mean_minimises_the_divergence_from_it():

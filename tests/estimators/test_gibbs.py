@@ -1,9 +1,11 @@
 """The Gibbs sampler: its mean, its noise, and what it says about its noise."""
 
+import numpy as np
 import pytest
 import torch
 
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean
+from mtdinterp.estimators.gibbs import run_chain
 from mtdinterp.tasks import MTDTask
 
 CHAINS = 50
@@ -61,3 +63,17 @@ def test_rao_blackwell_mean_of_identical_rows_is_the_prior_mean():
         return_stderr=True,
     )
     assert ((mean - alpha / alpha.sum()).abs() < 4 * stderr).all()
+
+
+def test_no_draw_is_exactly_zero_however_small_the_concentration():
+    """A lag of weight zero would never be drawn again."""
+    chain = run_chain(
+        likelihoods=np.ones((2, 3, 2)),
+        alpha=np.full(2, 1e-9),
+        burn_in=0,
+        samples=20,
+        rao_blackwell=False,
+        rng=np.random.default_rng(0),
+    )
+    assert (chain > 0).all()
+    assert (chain.min(-1) < 1e-200).any()

@@ -116,3 +116,24 @@ def test_uniform_weights_are_one_over_order():
         uniform_weights(task.transition, [[0, 1, 2, 0], [1, 1, 1, 1]], 4).tolist()
         == [[0.25] * 4] * 2
     )
+
+
+@pytest.mark.parametrize("weights", [[[0.5, 0.6]], [[0.5, 0.5], [0.5, 0.5]], [[1.5, -0.5]]])
+def test_predictions_refuse_weights_that_are_not_one_distribution_per_sequence(weights):
+    with pytest.raises(ValueError, match="weights: expected"):
+        predict_next(TRANSITION, [[0, 1, 1, 0]], torch.tensor(weights, dtype=torch.float64))
+
+
+def test_the_message_about_weights_for_another_batch_has_both_shapes():
+    message = r"weights: expected shape \[1, lag\], got \(2, 2\)"
+    for function in (log_likelihood, predict_next):
+        with pytest.raises(ValueError, match=message):
+            function(TRANSITION, [[0, 1, 1, 0]], [[0.5, 0.5], [0.5, 0.5]])
+
+
+def test_predictions_need_as_many_tokens_as_lags_and_no_more():
+    prediction = predict_next(TRANSITION, [[1, 0]], [[0.9, 0.1]])
+    expected = [0.9 * 0.2 + 0.1 * 0.6, 0.9 * 0.8 + 0.1 * 0.4]
+    assert prediction[0].tolist() == pytest.approx(expected, abs=1e-15)
+    with pytest.raises(ValueError, match="weights: 2 lags need at least as many tokens, got 1"):
+        predict_next(TRANSITION, [[1]], [[0.9, 0.1]])

@@ -104,3 +104,17 @@ def test_two_step_estimator_is_its_formula_position_by_position():
         torch.testing.assert_close(
             row, (2.0 * gamma.mean(0) + 7.0 * second).softmax(0), rtol=0, atol=1e-13
         )
+
+
+def test_many_steps_at_a_huge_rate_do_not_overflow():
+    """The sum of so many gradients is no finite number; their differences decide."""
+    task = MTDTask.random(5, 3, seed=0)
+    arguments = task.transition, task.sample(3, 64, seed=1).tokens, 3
+    weights = mirror_descent(*arguments, 1e304, steps=400)
+    assert torch.equal(weights.max(-1).values, torch.ones(3, dtype=torch.float64))
+    assert torch.equal(weights.sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+def test_a_negative_rate_is_refused():
+    with pytest.raises(ValueError, match=r"learning_rate: expected a number ≥ 0, got -0\.5"):
+        mirror_descent([[0.5, 0.5], [0.1, 0.9]], [[0, 1, 0]], 1, -0.5)

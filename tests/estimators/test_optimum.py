@@ -73,6 +73,21 @@ def test_a_clear_optimum_at_an_edge_is_refused_or_marked():
     assert found.best == pytest.approx(100)
 
 
+def test_an_interval_ends_where_the_objective_becomes_infinite():
+    """Here that is 2 % above the optimum, less than one standard error."""
+    centre = centres(400, seed=0)
+    barrier = math.exp(centre.mean().item()) * 1.02
+
+    def bounded(beta):
+        return parabolas(centre)(beta) if beta < barrier else torch.full_like(centre, math.inf)
+
+    unbounded = find_optimum(parabolas(centre), GRID, "beta")
+    found = find_optimum(bounded, GRID, "beta")
+    assert unbounded.interval.high > barrier
+    assert found.interval.high == pytest.approx(barrier, rel=1e-3)
+    assert found.interval.low == pytest.approx(unbounded.interval.low, rel=1e-3)
+
+
 def test_a_constant_objective_leaves_nothing_to_tune():
     with pytest.raises(NothingToTune, match="beta: the objective does not depend on it"):
         find_optimum(lambda beta: torch.ones(5, dtype=torch.float64), GRID, "beta")
