@@ -1,6 +1,7 @@
 """Sweeps on a real Ray: the same cells and weights as here, whatever dies in the middle."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -26,7 +27,19 @@ from sweep.disturbing import (
     parent_of,
     weights_in_this_process,
 )
+<<<<<<< HEAD
 from sweep.small import small_sweep
+=======
+from sweep.small import small_sweep
+
+from mtdinterp.sweep import attempts, driving
+from mtdinterp.sweep.driving import Driver
+from mtdinterp.sweep.engines import Engine, EngineError, Resources
+from mtdinterp.sweep.engines.local import LocalEngine
+from mtdinterp.sweep.engines.ray import STARTS, RayEngine
+from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, OBJECT_STORE, session_folder
+from mtdinterp.sweep.running import run_cell
+>>>>>>> wt-ray
 
 TWO_CELLS = Resources(threads=1, most_at_once=2)
 
@@ -52,13 +65,15 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
+    folder = session_folder()
+    node = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "temp_dir": str(folder)}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
         yield cluster
     finally:
         cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
