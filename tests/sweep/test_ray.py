@@ -14,7 +14,7 @@ from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.engines import Engine, EngineError, Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.engines.ray import STARTS, RayEngine
-from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, session_folder
+from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, OBJECT_STORE, session_folder
 from mtdinterp.sweep.running import run_cell
 from sweep.disturbing import (
     LONG_ENOUGH,
@@ -27,19 +27,7 @@ from sweep.disturbing import (
     parent_of,
     weights_in_this_process,
 )
-<<<<<<< HEAD
 from sweep.small import small_sweep
-=======
-from sweep.small import small_sweep
-
-from mtdinterp.sweep import attempts, driving
-from mtdinterp.sweep.driving import Driver
-from mtdinterp.sweep.engines import Engine, EngineError, Resources
-from mtdinterp.sweep.engines.local import LocalEngine
-from mtdinterp.sweep.engines.ray import STARTS, RayEngine
-from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, OBJECT_STORE, session_folder
-from mtdinterp.sweep.running import run_cell
->>>>>>> wt-ray
 
 TWO_CELLS = Resources(threads=1, most_at_once=2)
 
