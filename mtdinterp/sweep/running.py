@@ -16,14 +16,6 @@ from typing import Any
 
 import torch
 
-from mtdinterp.checkpoint_files import (
-    CONFIG,
-    HISTORY,
-    TRAINING,
-    WEIGHTS,
-    CheckpointError,
-    read_together,
-)
 from mtdinterp.checkpoints import load_checkpoint, save_checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.checkpoints.save import versions
@@ -31,15 +23,7 @@ from mtdinterp.formatting import printable
 from mtdinterp.models import LensTransformer
 from mtdinterp.providers import loaded_files
 from mtdinterp.registry import ARCHITECTURES
-from mtdinterp.storage import (
-    AlreadyThere,
-    publish_new,
-    remove_tree,
-    remove_unfinished,
-    staged,
-    write_file,
-    write_new_file,
-)
+from mtdinterp.storage import AlreadyThere, write_new_file
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.attempts import Attempt, Busy, GivenUp, Lost, attempting
 from mtdinterp.sweep.cells import (
@@ -54,16 +38,15 @@ from mtdinterp.sweep.cells import (
     read_json,
 )
 from mtdinterp.sweep.measuring import measured
+from mtdinterp.sweep.runs import copy_run, newest_run, remove_runs
 from mtdinterp.sweep.sources import sources_digest
 from mtdinterp.tasks import task_from_dict
 from mtdinterp.training import HeldOut, Recipe
 from mtdinterp.training.growth import grow
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.run import Run, new_run, resumed_run
-from mtdinterp.training.state import read_state
 
 log = logging.getLogger("mtdinterp")
-RUN_FILES = (CONFIG, WEIGHTS, HISTORY, TRAINING)
 
 DONE_NOW = "done"
 FAILED_NOW = "failed"
@@ -123,7 +106,7 @@ def run_cell(
         return Ended(cell.name, FAILED_NOW, str(failure.get("error", "")))
     if cell.parent is not None and not _parent_is_done(directory, cell.parent):
         return Ended(cell.name, WAITING_NOW, f"{cell.parent} is not finished")
-    source = _newest_run(directory)
+    source = newest_run(directory)
     step = source[1] if source else 0
     try:
         with attempting(directory, step, engine, most_crashes) as attempt:
@@ -203,7 +186,7 @@ def _work(
     checkpoint = load_checkpoint(directory / CHECKPOINT)
     numbers = measured(checkpoint, cell, held_out, directory, stage)
     attempt.check()
-    _clean(directory)
+    remove_runs(directory)
     done = {
         "name": cell.name,
         "measure": cell.measure.to_dict(),
@@ -309,27 +292,6 @@ def new_model(cell: Cell) -> LensTransformer:
     return ARCHITECTURES[cell.model["architecture"]].from_dict(cell.model)
 
 
-def _newest_run(directory: Path) -> tuple[Path, int] | None:
-    """The run of an earlier attempt that has come furthest and can be resumed, with its step."""
-    best: tuple[Path, int] | None = None
-    for record in attempts.records(directory):
-        path = record.path / attempts.RUN
-        with contextlib.suppress(CheckpointError):
-            step = read_state(path)["step"]
-            if isinstance(step, int) and (best is None or step >= best[1]):
-                best = (path, step)
-    return best
-
-
-def copy_run(source: Path, target: Path) -> None:
-    """Copy a run that another process may still write to, in one step."""
-    contents = read_together(source, RUN_FILES)
-    with staged(target) as staging:
-        for name, content in contents.items():
-            write_file(staging / name, content)
-        publish_new(staging, target)
-
-
 def _parent_is_done(directory: Path, parent: str) -> bool:
     path = directory.parent / parent
     return (path / DONE).exists() and (path / CHECKPOINT).is_dir()
@@ -345,14 +307,6 @@ def _fail(directory: Path, cell: Cell, error: str) -> Ended:
     """Record that the cell has failed for good."""
     attempts.write_json(directory / FAILED, {"error": error})
     return Ended(cell.name, FAILED_NOW, error)
-
-
-def _clean(directory: Path) -> None:
-    """Remove the training states, which a finished cell does not need, and unfinished files."""
-    for record in attempts.records(directory):
-        with contextlib.suppress(OSError):
-            remove_tree(record.path / attempts.RUN)
-            remove_unfinished(record.path)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from mtdinterp.sweep.cells import (
     write_cell,
 )
 from mtdinterp.sweep.running import run_cell
+from mtdinterp.sweep.runs import copy_run, newest_run
 from mtdinterp.training import DivergedError, evaluation
 from sweep.small import small_sweep, weights_of
 
@@ -56,7 +57,7 @@ def die_while_training(directory, step):
 
         def stopping():
             progress = attempts.newest(directory).path / attempts.RUN / "training.pt"
-            if progress.exists() and running._newest_run(directory)[1] >= step:
+            if progress.exists() and newest_run(directory)[1] >= step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return False
 
@@ -86,7 +87,7 @@ def test_running_a_finished_cell_does_nothing(finished):
 
 def test_a_killed_cell_continues_with_the_same_bits(directory, finished):
     die_while_training(directory, step=10)
-    start, step = running._newest_run(directory)
+    start, step = newest_run(directory)
     assert step >= 10
     assert run_cell(directory).how == "done"
     assert weights_in(directory) == weights_in(finished)
@@ -107,7 +108,7 @@ def test_a_cell_that_is_asked_to_stop_saves_and_continues(directory, finished):
 
     assert run_cell(directory, stopping=stopping).how == "stopped"
     assert records(directory)[0].end == {"how": "stopped"}
-    assert running._newest_run(directory)[1] > 0
+    assert newest_run(directory)[1] > 0
     assert run_cell(directory).how == "done"
     assert weights_in(directory) == weights_in(finished)
 
@@ -116,9 +117,9 @@ def test_the_run_that_came_furthest_is_continued(directory):
     die_while_training(directory, step=15)
     first = records(directory)[0].path / attempts.RUN
     with attempting(directory, 0, "test") as attempt:
-        running.copy_run(first, attempt.run)
+        copy_run(first, attempt.run)
         (attempt.run / "training.pt").write_bytes(b"damaged")
-    assert running._newest_run(directory)[0] == first
+    assert newest_run(directory)[0] == first
     assert run_cell(directory).how == "done"
 
 
