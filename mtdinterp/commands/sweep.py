@@ -260,7 +260,7 @@ def _report(sweep: "Sweep", found: "dict[str, Status]", files: list[Path] | None
     """The states as text: a line per cell, then the errors."""
     from mtdinterp.sweep.driving import summary
 
-    width = max(map(len, found))
+    width = max(map(len, found), default=0)
     lines = [sweep.title] if sweep.title else []
     for name, status in found.items():
         note = ""

@@ -17,11 +17,15 @@ from mtdinterp.commands import train
 from mtdinterp.interventions import sweep
 from mtdinterp.report import collect
 from mtdinterp.reproduce import figure
+from mtdinterp.sweep import estimating
+from mtdinterp.sweep.driving import Driver
 from mtdinterp.tasks.lags import LagTask
 from mtdinterp.training.evaluation import HeldOut
 
 REFUSALS = (CommandRefused,)
 FILES = ("weights.pt", "mapping.json", "reference.npz", "pi.csv", "pi.npy", "pi.json", "plugin.py")
+GRID = "vocab_size: 3\norder: 2\nlength: [12, 16]\nseed: [0, 1]\nsteps: 30\nfrom: length\n"
+SWEEP = '{"schema": 1, "title": "", "varied": [], "command": "", "cells": []}'
 RUN = ("config.json", "model.safetensors", "history.jsonl", "training.pt")
 STUBS = (
     (HeldOut, "prepare"),
@@ -30,6 +34,8 @@ STUBS = (
     (report, "collect"),
     (collect, "collect_probes"),
     (figure, "make"),
+    (estimating, "estimate"),
+    (Driver, "run"),
     (uvicorn.Server, "run"),
 )
 """Where each command begins its long work; all of its input has been checked by then."""
@@ -49,6 +55,9 @@ def build(reader: str, case: Any, directory: Path, materials: Materials) -> None
         (directory / "run" / name).write_bytes(materials.bytes(f"run/{name}"))
     for name in FILES:
         (directory / name).write_bytes(materials.bytes(name))
+    (directory / "grid.yaml").write_text(GRID)
+    (directory / "sweep").mkdir()
+    (directory / "sweep" / "sweep.json").write_text(SWEEP)
     (directory / "empty").mkdir()
     os.mkfifo(directory / "pipe.csv")
     os.environ["HOME"] = str(directory)

@@ -13,7 +13,17 @@ NUMBERS = (
 )
 PATHS = (
     *("run", "empty", "nowhere", "run/config.json", "pi.csv", "pi.npy", "pi.json", "pipe.csv"),
-    *("plugin.py", "weights.pt", "mapping.json", "reference.npz", "run/model.safetensors", "out"),
+    *(
+        "plugin.py",
+        "grid.yaml",
+        "sweep",
+        "s3://bucket/x",
+        "weights.pt",
+        "mapping.json",
+        "reference.npz",
+        "run/model.safetensors",
+        "out",
+    ),
     *("run/training.pt", "/dev/zero", "/dev/null/x", "/proc/self/mem", "~", "~nobody/x", ".", "/"),
     *("x" * 300, "out/x.html", "out/x.png", "out.md", "a\nb", "\x1b[31m", "\udcff", "-", "--", ""),
 )
@@ -44,8 +54,19 @@ def options_of(command: str) -> list[argparse.Action]:
     commands = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
-    actions = commands.choices[command]._actions
-    return [action for action in actions if action.dest != "help"]
+    return _without_help(commands.choices[command]._actions)
+
+
+def _without_help(actions: list[argparse.Action]) -> list[argparse.Action]:
+    """Flags and positional arguments; those of its actions for a command that has actions."""
+    found: list[argparse.Action] = []
+    for action in actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for parser in action.choices.values():
+                found += _without_help(parser._actions)
+        elif action.dest != "help":
+            found.append(action)
+    return found
 
 
 def _values() -> st.SearchStrategy[str]:
@@ -83,6 +104,13 @@ def _usual(command: str) -> list[list[str]]:
         "construct": [
             ["--order", "2", "--length", "6"],
             ["--transition", "pi.csv", "--length", "9"],
+        ],
+        "sweep": [
+            ["run", "grid.yaml", "--out", "out"],
+            ["run", "smoke", "--dry-run"],
+            ["cell", "run"],
+            ["status", "sweep"],
+            ["table", "sweep"],
         ],
         "import": [["weights.pt", "--config", "run/config.json", "--out", "out"]],
     }.get(command, [[]])
