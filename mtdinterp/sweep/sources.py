@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent
 DECIDING = (
     "algorithms",
     "architectures",
+    "criteria.py",
     "estimators",
     "evidence.py",
     "metrics.py",
