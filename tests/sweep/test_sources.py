@@ -37,7 +37,7 @@ WITHOUT_NUMBERS = {
     "registry.py",
     "style.py",
 }
-"""Modules that training imports and that check, look up, read, write or show, but do not compute."""
+"""Modules that training imports but does not compute with: they check, look up, read or show."""
 
 
 def test_no_module_that_computes_is_forgotten():
