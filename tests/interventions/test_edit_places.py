@@ -194,3 +194,13 @@ def test_activations_are_recorded_once_without_gradients(model):
     seen = activations(model, TOKENS, names)
     assert list(seen) == names[:2]
     assert not any(value.requires_grad for value in seen.values())
+
+
+@pytest.mark.parametrize("kind", [*"qkvpz", "result", "attn_in", "q_input", "k_input", "v_input"])
+def test_every_hook_point_of_heads_has_their_axis(model, kind):
+    for block in range(2):
+        name = f"blocks.{block}.attn.hook_{kind}"
+        place = place_of(model, Edit(name, "zero", position=3, head=0), name, 7)
+        assert place[1].tolist() == [3]
+        assert place[2] == slice(0, 1)
+        assert len(place) == 4

@@ -84,7 +84,7 @@ def test_a_source_position_must_leave_room(model):
 
     assert patch(model, TOKENS, [moved(position=[2, 3])]).after.isfinite().all()
     with pytest.raises(
-        ValueError, match="^source position: 3 positions starting at 5 exceed the length 7$"
+        ValueError, match=r"^source position: 3 positions starting at 5 exceed the length 7$"
     ):
         patch(model, TOKENS, [moved(position=[2, 3, 4])])
     for scattered in (None, [3, 2], [2, 4], [2, 2]):
@@ -140,7 +140,7 @@ def test_sources_of_no_kind_are_named(model):
         check_source(torch.zeros(1, dtype=torch.complex64))
     with pytest.raises(ValueError, match=r"source: expected real numbers, got array"):
         check_source(np.array(["a"]))
-    with pytest.raises(ValueError, match="^source: expected numbers, got NaN$"):
+    with pytest.raises(ValueError, match=r"^source: expected numbers, got NaN$"):
         check_source(torch.tensor([0.0, math.nan]))
     with pytest.raises(ValueError, match=r"scale: expected a number ≥ 0, got -1"):
         check_source(Noise(-1.0))
