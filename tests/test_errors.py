@@ -34,6 +34,8 @@ MAY_CATCH = {
     "mtdinterp/commands/report.py": "a file that is no JSON was not written by a report",
     "mtdinterp/providers.py": "an installed plugin that fails to import is named and skipped",
     "mtdinterp/storage/directories.py": "a read of files replaced meanwhile is repeated",
+    "mtdinterp/sweep/running.py": "whatever ends a cell is recorded and must not end the sweep",
+    "mtdinterp/sweep/engines/slurm.py": "what submitit raises if sbatch refuses has no type",
     "mtdinterp/interventions/indices.py": "an index from the caller that is no integer",
 }
 """Modules that parse foreign input or end the program, with the reason."""

