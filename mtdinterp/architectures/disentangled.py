@@ -299,6 +299,11 @@ class Disentangled(Architecture):
         The token block of every query is one-hot, so a value on all its columns is added to the
         score of every query. The first layer reads lag g at offset g, the last one at offset g-1.
         The layers between average over positions, and may spread over the new ones.
+
+        Args:
+            model: the grown model.
+            shorter: the length before.
+            n_components: the number of lags; if None, the width of the lag blocks.
         """
         n_lags = n_components or model.config.d_rel
         lower = math.log(model.config.length / shorter)

@@ -74,8 +74,8 @@ class ListedModels:
 def _may_be(config: Mapping[str, Any], entry: Entry) -> bool:
     """Whether a checkpoint is worth a closer look, which builds its model.
 
-    A model that started from another one is none of the zoo's, whatever its recipe says. Tasks and
-    architectures of plugins, which may not be loaded, are sorted out here, too.
+    A model that started from another one does not belong to the zoo, whatever its recipe says.
+    Tasks and architectures of plugins, which may not be loaded, are sorted out here, too.
     """
     model = config.get("model")
     task = config.get("task")

@@ -50,7 +50,8 @@ class Board:
         self.states = {name: status.state for name, status in found.items()}
         if self.first_share is None:
             self.first_share = share_done(found)
-        lines = [line for line in (_event(status, first) for status in changed) if line]
+        events = [_event(status, first) for status in changed]
+        lines = [line for line in events if line]
         if lines:
             self.erase()
             for line in lines:

@@ -224,7 +224,9 @@ def _values(key: str, value: Any) -> list[Any]:
 def _excluded(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The patterns of combinations to leave out."""
     patterns = _listed(part.get("exclude") or [])
-    named = {key for axis in _axes(part) for key in axis[0]}
+    named: set[str] = set()
+    for axis in _axes(part):
+        named |= axis[0].keys()
     for pattern in patterns:
         if not isinstance(pattern, Mapping) or not pattern:
             raise GridError("exclude: expected a list of settings by name")
@@ -270,5 +272,7 @@ def _varied(combinations: Sequence[Combination]) -> tuple[str, ...]:
                 first[key] = value
             elif first.get(key) != value:
                 varied[key] = None
-    order = [key for combination in combinations for key in combination.settings]
-    return tuple(key for key in dict.fromkeys(order) if key in varied)
+    order: dict[str, None] = {}
+    for combination in combinations:
+        order.update(dict.fromkeys(combination.settings))
+    return tuple(key for key in order if key in varied)

@@ -163,7 +163,10 @@ def _words_of(action: argparse.Action, name: str, value: Any, folder: Path) -> l
         if text.startswith("--"):
             raise GridError(f"{name}: expected a number or a text, got {shown(text)}")
     if isinstance(action, argparse._AppendAction):
-        return [word for text in texts for word in (flag, text)]
+        words: list[str] = []
+        for text in texts:
+            words += [flag, text]
+        return words
     return [flag, *texts]
 
 

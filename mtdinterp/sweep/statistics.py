@@ -105,7 +105,9 @@ def choose_axes(sweep: Sweep, x: str | None = None, facets: str | None = None) -
 def setting_names(sweep: Sweep) -> list[str]:
     """All settings, the varied ones first."""
     varied = dict.fromkeys(varied_settings(sweep))
-    every = dict.fromkeys(name for entry in sweep.entries for name in entry.settings)
+    every: dict[str, None] = {}
+    for entry in sweep.entries:
+        every.update(dict.fromkeys(entry.settings))
     return list(varied | every)
 
 
@@ -133,7 +135,16 @@ def values_of(name: str, entries: Sequence[Entry]) -> list[Any]:
 
 
 def is_determined(name: str, others: Sequence[str], entries: Sequence[Entry]) -> bool:
-    """Whether other settings leave only one value to a setting."""
+    """Whether other settings leave only one value to a setting.
+
+    Args:
+        name: the setting.
+        others: the settings that may decide it.
+        entries: the cells.
+
+    Returns:
+        True if cells that agree in the other settings agree in this one.
+    """
     seen: dict[tuple[str, ...], str] = {}
     for entry in entries:
         place = tuple(key_of(entry.settings.get(other)) for other in others)

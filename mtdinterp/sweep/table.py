@@ -145,7 +145,9 @@ def as_parquet(rows: list[Row]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    columns = {name: _column([row[name] for row in rows]) for name in rows[0]}
+    columns: dict[str, list[Any]] = {}
+    for name in rows[0]:
+        columns[name] = _column([row[name] for row in rows])
     content = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), content)
     return content.getvalue()

@@ -6,6 +6,7 @@ from inspect import unwrap
 import numpy as np
 import pytest
 import torch
+from edited_models import OTHER, TASK, TOKENS, concatenated, edited, with_random_weights
 
 from mtdinterp.interventions import Edit, FromRun, MeanOver, Noise, Share, patch
 from mtdinterp.interventions.edits import SMALLEST_SUM
@@ -15,43 +16,11 @@ from mtdinterp.models import (
     DisentangledConfig,
     DisentangledTransformer,
 )
-from mtdinterp.tasks import MTDTask
-
-TASK = MTDTask.random(3, 2, seed=0)
-TOKENS, OTHER = (TASK.sample(4, 7, seed=seed).tokens for seed in (1, 2))
-
-
-def with_random_weights(model):
-    """The model with weights large enough to attend unevenly."""
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return model.eval()
-
-
-def concatenated():
-    """Three layers, the first with two heads."""
-    config = DisentangledConfig(vocab_size=3, length=7, d_rel=2, n_heads=(2, 1, 1))
-    return with_random_weights(DisentangledTransformer(config))
 
 
 @pytest.fixture(scope="module")
 def model():
     return concatenated()
-
-
-def edited(model, hook, source, **place):
-    """The activation of a hook point with an edit there."""
-    seen = {}
-
-    def remember(value):
-        seen["value"] = value.clone()
-        return value
-
-    layer = place.get("layer")
-    edits = [Edit(hook, source, **place), Edit(hook, remember, layer=layer)]
-    patch(model, TOKENS, edits)
-    return seen["value"]
 
 
 def test_a_row_is_moved_with_its_offsets():

@@ -90,7 +90,16 @@ class LocalEngine:
 
 
 def cell_command(directory: Path, resources: Resources, engine: str) -> list[str]:
-    """The command line that runs one cell for an engine."""
+    """The command line that runs one cell for an engine.
+
+    Args:
+        directory: the cell's directory.
+        resources: what the cell may use.
+        engine: the engine's name, for the records.
+
+    Returns:
+        The words, beginning with the Python interpreter.
+    """
     words = [sys.executable, "-m", "mtdinterp", "sweep", "cell", str(directory)]
     words += ["--engine", engine, "--attempts", str(resources.most_crashes), "--until-eof"]
     for path in resources.plugins:
