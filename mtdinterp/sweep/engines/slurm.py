@@ -209,8 +209,7 @@ def _check(folder: Path, is_local: bool) -> None:
     """Refuse what cannot work."""
     if importlib.util.find_spec("submitit") is None:
         raise EngineError(
-            "the engine slurm needs the package submitit; install it with "
-            "`pip install 'mtdinterp[slurm]'`"
+            "--engine slurm needs the submitit package: pip install 'mtdinterp[slurm]'"
         )
     if "%" in str(folder):
         raise EngineError(f"{folder.parent}: Slurm cannot write logs to a path with %; rename it")
