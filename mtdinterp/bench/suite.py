@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from mtdinterp.bench.engines import sweep_engines
 from mtdinterp.bench.estimation import posterior, sampler
 from mtdinterp.bench.hooks import hooks
 from mtdinterp.bench.measure import Measurement
@@ -20,6 +21,7 @@ GROUPS: dict[str, Callable[[bool], list[Measurement]]] = {
     "probes": all_probes,
     "sweep": sweep,
     "app": click_to_bars,
+    "engines": sweep_engines,
 }
 
 

@@ -16,6 +16,7 @@ GROUP_NAMES = (
     "probes",
     "sweep",
     "app",
+    "engines",
 )
 """Listed here because `mtdinterp.bench` is expensive to import; a test compares the two."""
 

@@ -1,12 +1,12 @@
 """The driver starts every cell when it can run, and ends when nothing can run any more."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +19,7 @@ from mtdinterp.sweep.engines import Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.status import statuses
 from mtdinterp.sweep.table import read_rows
+from sweep.disturbing import kill
 from sweep.small import SETTINGS, small_sweep, weights_of
 
 
@@ -225,15 +226,29 @@ def processes_of(sweep):
     return found
 
 
-def kill_at_random(path, sweep, n_kills, words=(), kinds=("driver", "cell")):
-    """Run the command again and again, and kill it or one of its cells at random moments.
+def children_of(pid):
+    """The processes that a process has started, such as those of Ray; none if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def kill_at_random(path, sweep, n_kills, words=()):
+    """Run the command again and again, and kill it or a process of its at random moments.
+
+    Half of the kills hit the driver; the others hit a cell, or with the same chance whatever else
+    the driver has started, such as Ray's scheduler.
 
     Args:
         path: where grid.json is.
         sweep: the sweep, to find the processes of its cells.
         n_kills: how many processes to kill.
         words: further words of the command line.
-        kinds: which processes to kill.
+
+    Returns:
+        How many processes were killed.
     """
     chance = random.Random(0)
     killed = 0
@@ -246,14 +261,15 @@ def kill_at_random(path, sweep, n_kills, words=(), kinds=("driver", "cell")):
                 break
             driver = subprocess.Popen(command(path, *words), stderr=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.3, 4))
-        if chance.choice(kinds) == "driver":
+        kind = chance.choice(("driver", "driver", "cell", "child"))
+        if kind == "driver":
             driver.kill()
             driver.wait()
             killed += 1
             continue
-        running = processes_of(sweep)
+        running = processes_of(sweep) if kind == "cell" else children_of(driver.pid)
         if running:
-            os.kill(chance.choice(running), signal.SIGKILL)
+            kill(chance.choice(running), signal.SIGKILL)
             killed += 1
     if driver is not None:
         driver.kill()
@@ -268,11 +284,12 @@ def test_kills_of_cells_and_of_the_driver_lose_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_fifty_kills_of_cells_and_of_the_driver_lose_nothing(tmp_path):
-    check_kills(tmp_path, n_kills=50, n_seeds=16, steps=6000)
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_fifty_kills_of_cells_workers_and_the_driver_lose_nothing(engine, tmp_path):
+    check_kills(tmp_path, n_kills=50, n_seeds=16, steps=6000, engine=engine)
 
 
-def check_kills(path, n_kills, n_seeds, steps):
+def check_kills(path, n_kills, n_seeds, steps, engine="local"):
     """Kill processes of a sweep, and compare its table with that of an undisturbed one."""
     settings = {"steps": steps, "evaluate_every": 1000, "save_every": 200}
     grid = {**SETTINGS, **settings, "seed": list(range(n_seeds))}
@@ -281,8 +298,9 @@ def check_kills(path, n_kills, n_seeds, steps):
         (path / name / "grid.json").write_text(json.dumps(grid))
     sweep = small_sweep(path / "disturbed" / "s", **{**grid, "length": 12})
     words = ("--max-concurrent", "2", "--attempts", "100")
-    killed = kill_at_random(path / "disturbed", sweep, n_kills, words)
-    subprocess.run(command(path / "disturbed", *words), check=True, capture_output=True)
+    disturbed = (*words, "--engine", engine)
+    killed = kill_at_random(path / "disturbed", sweep, n_kills, disturbed)
+    subprocess.run(command(path / "disturbed", *disturbed), check=True, capture_output=True)
     subprocess.run(command(path / "calm", *words), check=True, capture_output=True)
     calm = small_sweep(path / "calm" / "s", **{**grid, "length": 12})
     assert table_of(sweep) == table_of(calm)
