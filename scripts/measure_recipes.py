@@ -6,7 +6,6 @@ measured groups are replaced, and the others are left as they are.
 """
 
 import argparse
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from result_pages import RESULTS, replace_section, table
 
 from mtdinterp.checkpoints.provenance import Provenance
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.processor import processor_name
 from mtdinterp.sweep.directory import read_sweep
 from mtdinterp.sweep.table import Row, read_rows
 
@@ -129,7 +129,7 @@ def section(name: str, group: Group, rows: Sequence[Row]) -> str:
     parts = [
         f"## {group.title(name)}",
         *provenance.markdown(),
-        f"Machine: {_processor()}, threads: {THREADS}. SHA-256 of the settings:",
+        f"Machine: {processor_name()}, threads: {THREADS}. SHA-256 of the settings:",
         f"    {group.digest}  {name}",
         table(header, [outcome.row() for outcome in outcomes]),
         f"Reached ({group.criterion}): {reached} of {group.seeds}; median {middle:.3f} × one-step "
@@ -161,18 +161,6 @@ def versions_of(rows: Sequence[Row]) -> dict[str, str]:
         numbers = {row[f"run.{name}"] for row in rows}
         found[name] = " and ".join(sorted(numbers))
     return found
-
-
-def _processor() -> str:
-    """The processor's name, or the machine's type if the system does not tell."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return platform.machine()
-    for line in cpuinfo.read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

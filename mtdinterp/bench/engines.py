@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
 from mtdinterp.bench.measure import Measurement
 from mtdinterp.sweep.directory import write_sweep
-from mtdinterp.sweep.engines import EngineError, Resources
 from mtdinterp.sweep.engines.local import environment
 from mtdinterp.sweep.grid import find_grid, read_grid
 from mtdinterp.sweep.planning import plan
@@ -23,6 +23,14 @@ REPEATS = 3
 REFERENCE = "xargs"
 AIMS = {"local": 1.05, "ray": 1.15}
 """The most that a sweep may take on each engine, as a multiple of the reference."""
+START_RAY = f"""
+import time
+from mtdinterp.sweep.engines import Resources
+begun = time.perf_counter()
+from mtdinterp.sweep.engines.ray import RayEngine
+RayEngine(Resources(most_at_once={AT_ONCE}), None).close()
+print(time.perf_counter() - begun)
+"""
 QUICK_GRID = {
     "vocab_size": 3,
     "order": 2,
@@ -36,19 +44,18 @@ QUICK_GRID = {
 
 def sweep_engines(quick: bool) -> list[Measurement]:
     """The time of the grid `smoke` on the engines of this machine, over that of `xargs`."""
-    try:
-        starts = {"ray": _seconds_to_start_ray()}
-    except EngineError:
-        starts = {}
-    engines = [name for name in AIMS if name != "ray" or starts]
+    engines = [name for name in AIMS if name != "ray" or find_spec("ray")]
     times: dict[str, list[float]] = {name: [] for name in (REFERENCE, *engines)}
+    starts: list[float] = []
     for _ in range(1 if quick else REPEATS):
         for name, seconds in times.items():
             seconds.append(_seconds_of_grid(name, quick))
+        if "ray" in engines:
+            starts.append(_seconds_to_start_ray())
     reference = median(times[REFERENCE])
     lines = [Measurement(f"a grid by {REFERENCE}, {AT_ONCE} cells at once", reference, "s")]
     for name in engines:
-        start = starts.get(name, 0.0)
+        start = median(starts) if name == "ray" else 0.0
         ratio = (median(times[name]) - start) / reference
         label = f"the same by the engine {name}, over {REFERENCE}"
         lines.append(Measurement(label, ratio, "×", aim=AIMS[name], at_most=True))
@@ -96,13 +103,7 @@ def _mtdinterp(*words: str) -> list[str]:
 
 
 def _seconds_to_start_ray() -> float:
-    """How long Ray takes to start on this machine and to end again.
-
-    Raises:
-        EngineError: if Ray is not installed or does not start.
-    """
-    from mtdinterp.sweep.engines.ray import RayEngine
-
-    begun = time.perf_counter()
-    RayEngine(Resources(most_at_once=AT_ONCE), None).close()
-    return time.perf_counter() - begun
+    """How long Ray takes to be imported, to start and to end again, in a fresh process."""
+    command = [sys.executable, "-c", START_RAY]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(answer.stdout)

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,21 @@ def recording_stop_signals(stop: list[int]) -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(handled, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def recording(signals: Sequence[signal.Signals], asked: list[int]) -> Iterator[None]:
+    """Append signals to a list instead of ending the process, however often they come."""
+
+    def handle(number: int, frame: Any) -> None:
+        asked.append(number)
+
+    before = [signal.signal(number, handle) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
 
 

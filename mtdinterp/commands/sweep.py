@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mtdinterp.commands.flags import add_plugin_flag, plugin_words
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.sweep_flags import (
+    MOST_CRASHES,
     add_cell_flags,
     add_run_flags,
     add_status_flags,
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from mtdinterp.sweep.planning import Plan
     from mtdinterp.sweep.status import Status
 
-EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130, "busy": 3, "waiting": 4}
-"""The exit code of `sweep cell` for every way in which a cell can end."""
+EXIT_CODES = {"done": 0, "failed": 1, "busy": 3, "waiting": 4}
+"""The exit code of `sweep cell` for every way in which a cell can end; if it was stopped, 128 and
+the number of the signal."""
+CONTINUE = "Continue with:\n  "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +93,7 @@ def _drive(planned: "Plan", out: Path, options: argparse.Namespace) -> int:
     from mtdinterp.sweep.driving import Driver, retry_failed, summary
 
     again = shlex.join(_command(options, out))
-    engine = _engine(options, _resources(planned, options), out)
+    engine = _engine(planned, options, out)
     board = Board()
     stop: list[int] = []
     try:
@@ -99,9 +102,11 @@ def _drive(planned: "Plan", out: Path, options: argparse.Namespace) -> int:
             retry_failed(sweep)
         with recording_stop_signals(stop):
             try:
-                found = Driver(sweep, engine, board.show, lambda: bool(stop)).run()
+                driver = Driver(sweep, engine, board.show, lambda: bool(stop))
+                found = driver.run()
             except KeyboardInterrupt:
                 engine.kill()
+                print(f"mtdinterp sweep: stopped at once. {CONTINUE}{again}", file=sys.stderr)
                 raise
     finally:
         board.close()
@@ -113,31 +118,32 @@ def _drive(planned: "Plan", out: Path, options: argparse.Namespace) -> int:
     else:
         print(_report(sweep, found, files))
     if stop:
-        print(
-            f"mtdinterp sweep: stopped; everything is saved. Continue with:\n  {again}",
-            file=sys.stderr,
-        )
+        saved = "everything is saved"
+        if driver.n_killed:
+            saved = f"{driver.n_killed} cells did not save in time and resume from their last save"
+        print(f"mtdinterp sweep: stopped; {saved}. {CONTINUE}{again}", file=sys.stderr)
         return 128 + stop[0]
     return 0 if all(status.state == "done" for status in found.values()) else 1
 
 
-def _resources(planned: "Plan", options: argparse.Namespace) -> "Resources":
+def _resources(options: argparse.Namespace) -> "Resources":
     from mtdinterp.sweep.engines import Resources
 
     return Resources(
-        threads=max(cell.threads for cell in planned.cells),
         most_at_once=options.max_concurrent,
         most_crashes=options.attempts,
         plugins=[Path(path).absolute() for path in options.plugins],
     )
 
 
-def _engine(options: argparse.Namespace, resources: "Resources", out: Path) -> "Engine":
+def _engine(planned: "Plan", options: argparse.Namespace, out: Path) -> "Engine":
     """The chosen engine."""
+    resources = _resources(options)
     if options.engine == "ray":
         from mtdinterp.sweep.engines.ray import RayEngine
 
-        return RayEngine(resources, options.address)
+        threads = max(cell.threads for cell in planned.cells)
+        return RayEngine(resources, options.address, threads)
     if options.engine == "slurm":
         from mtdinterp.sweep.engines.slurm import SlurmEngine
 
@@ -160,6 +166,8 @@ def _command(options: argparse.Namespace, out: Path) -> list[str]:
         words += ["--cpus-per-cell", str(options.cpus_per_cell)]
     if options.max_concurrent is not None:
         words += ["--max-concurrent", str(options.max_concurrent)]
+    if options.attempts != MOST_CRASHES:
+        words += ["--attempts", str(options.attempts)]
     return words + plugin_words(options)
 
 
@@ -173,9 +181,12 @@ def _write_results(sweep: "Sweep") -> list[Path]:
 def run_one(options: argparse.Namespace) -> int:
     """Run one cell; returns the exit code."""
     from mtdinterp.sweep.cells import read_cell
+    from mtdinterp.sweep.engines.local import THREAD_VARIABLES
 
     directory = Path(options.directory).absolute()
-    read_cell(directory)  # before anything heavy is imported
+    threads = str(read_cell(directory).threads)
+    # Before anything heavy is imported: some libraries count their threads when they are loaded.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, threads))
     stop: list[int] = []
     with recording_stop_signals(stop):
         if options.until_eof:
@@ -185,13 +196,20 @@ def run_one(options: argparse.Namespace) -> int:
         def progress(line: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
-        ended = run_cell(directory, options.engine, lambda: bool(stop), options.attempts, progress)
+        ended = run_cell(
+            directory,
+            options.engine,
+            lambda: bool(stop),
+            options.attempts,
+            progress,
+            capture=options.until_eof,
+        )
     if options.json:
         print(json.dumps(ended.to_dict(), indent=1))
     else:
         reason = f": {ended.reason}" if ended.reason else ""
         print(f"{ended.name}: {ended.how}{reason}")
-    if ended.how == "stopped" and stop:
+    if ended.how == "stopped":
         return 128 + stop[0]
     return EXIT_CODES[ended.how]
 
@@ -259,6 +277,7 @@ def _as_dict(sweep: "Sweep", found: "dict[str, Status]") -> dict[str, Any]:
 def _report(sweep: "Sweep", found: "dict[str, Status]", files: list[Path] | None = None) -> str:
     """The states as text: a line per cell, then the errors."""
     from mtdinterp.sweep.driving import summary
+    from mtdinterp.sweep.status import log_of
 
     width = max(map(len, found), default=0)
     lines = [sweep.title] if sweep.title else []
@@ -271,7 +290,7 @@ def _report(sweep: "Sweep", found: "dict[str, Status]", files: list[Path] | None
         lines.append(f"{name:<{width}}  {status.state:<8} {note}".rstrip())
     failed = [name for name, status in found.items() if status.state == "failed"]
     if failed:
-        lines.append(f"log of the first failed cell: {sweep.directory(failed[0]) / 'attempts'}")
+        lines.append(f"log of the first failed cell: {log_of(sweep.directory(failed[0]))}")
     lines.append(f"{summary(found)}; directory {sweep.path}")
     lines += [str(file) for file in files or ()]
     return "\n".join(lines)

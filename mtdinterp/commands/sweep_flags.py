@@ -3,10 +3,9 @@
 import argparse
 
 from mtdinterp.commands.flags import add_json_flag, at_least, not_empty
+from mtdinterp.sweep.attempts import MOST_CRASHES
 from mtdinterp.sweep.engines import ENGINES
 from mtdinterp.sweep.grid import read_grid, shipped_grids
-
-MOST_CRASHES = 5
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +60,16 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--max-concurrent",
         type=at_least(1),
         metavar="N",
-        help="most cells at once (default: as many as fit)",
+        help="maximum number of concurrent cells; on Slurm, waiting jobs count too (default: as "
+        "many as fit)",
     )
     parser.add_argument(
         "--attempts",
         type=at_least(1),
         default=MOST_CRASHES,
         metavar="N",
-        help="a cell fails after N attempts in a row that died without any progress (default: "
-        f"{MOST_CRASHES})",
+        help="a cell fails after N consecutive attempts that died without saving a new training "
+        f"step (default: {MOST_CRASHES})",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="run failed cells again, from where they were"
@@ -93,7 +93,7 @@ def add_cell_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Finishes the cell from wherever it was; does nothing if it is finished.\n"
         "exit codes: 0 finished, 1 failed, 2 bad input, 3 another process runs it, 4 it waits for\n"
-        "another cell, 130 stopped\n\n"
+        "another cell, 128 and the number of the signal if it was stopped\n\n"
         "example:\n  mtdinterp sweep cell out/smoke/cells/NAME"
     )
     parser.add_argument("directory", type=not_empty, metavar="DIR", help="the cell's directory")

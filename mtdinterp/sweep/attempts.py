@@ -4,11 +4,10 @@ An attempt is a directory, attempts/0001, attempts/0002, …, made in one step a
 processes never make the same attempt. The newest attempt owns the cell as long as its process
 lives:
 
-- on the machine where it runs, that is known from the lock on its directory, which ends with the
-  process;
-- elsewhere, from its heartbeat: progress.json is rewritten every few seconds, and a process whose
-  heartbeat is older than `STALE` counts as dead. Times are compared by the clock of the file
-  system, because the clocks of machines differ.
+- on the machine where it runs, a released lock on its directory shows at once that it died;
+- everywhere, a process whose heartbeat is older than `STALE` counts as dead: progress.json is
+  rewritten every few seconds. Times are compared by the clock of the file system, because the
+  clocks of machines differ.
 
 A process that was only paused, and finds a newer attempt when it continues, gives up: its files are
 in its own attempt, so it has disturbed nothing.
@@ -16,7 +15,7 @@ in its own attempt, so it has disturbed nothing.
 owner.json      who runs the attempt, and from which step
 progress.json   what it does now; the heartbeat
 end.json        how it ended; missing if the process died
-log.txt         what the process printed
+log.txt         what the process printed, if an engine runs it
 run/            the training run
 """
 
@@ -29,13 +28,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mtdinterp.processor import processor_name
 from mtdinterp.storage import AlreadyThere, publish_new, staged, write_file
 from mtdinterp.sweep.cells import ATTEMPTS, CellError, read_json
 
@@ -50,7 +50,8 @@ STALE = 120.0
 """Seconds after which a silent process on another machine counts as dead. Network file systems may
 show changes a minute late."""
 MOST_CRASHES = 5
-"""A cell fails for good after so many attempts in a row that died without any progress."""
+"""A cell fails for good after this many consecutive attempts that died without saving a new
+training step."""
 NAME = re.compile(r"[0-9]{4,9}")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -58,7 +59,9 @@ DONE = "done"
 FAILED = "failed"
 STOPPED = "stopped"
 LOST = "lost"
-"""How an attempt can end: finished, ended in an error, was asked to stop, or another took over."""
+RETRIED = "retried"
+"""How an attempt can end: finished, ended in an error, was asked to stop, another took over, or
+died and was forgiven by `--retry-failed`."""
 
 
 class Busy(Exception):
@@ -86,6 +89,8 @@ class Owner:
     """The training step at which the attempt began."""
     locked: bool
     """Whether the file system can lock the attempt's directory."""
+    processor: str = ""
+    """The processor's name; results are bit-identical on one type of processor."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,12 @@ class Record:
 class Attempt:
     """The attempt of this process."""
 
-    def __init__(self, number: int, path: Path) -> None:
+    def __init__(self, number: int, path: Path, stopping: Callable[[], bool]) -> None:
         self.number = number
         self.path = path
         self.run = path / RUN
         self.lost = False
+        self.stopping = stopping
         self._progress: dict[str, Any] = {}
         self._stop = threading.Event()
 
@@ -138,7 +144,8 @@ class Attempt:
     def beat(self) -> None:
         """Write the heartbeat, and find out whether another process has taken over."""
         self.was_replaced()
-        write_json(self.path / PROGRESS, self._progress)
+        asked = {"stopping": True} if self.stopping() else {}
+        write_json(self.path / PROGRESS, {**self._progress, **asked})
 
     def end(self, how: str, **details: Any) -> None:
         """Record how the attempt ended."""
@@ -166,7 +173,11 @@ class Attempt:
 
 @contextmanager
 def attempting(
-    cell: Path, step: int, engine: str, most_crashes: int = MOST_CRASHES
+    cell: Path,
+    step: int,
+    engine: str,
+    most_crashes: int = MOST_CRASHES,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Attempt]:
     """Take a cell for this process.
 
@@ -174,7 +185,10 @@ def attempting(
         cell: the cell's directory.
         step: the training step from which this attempt will continue.
         engine: what runs the cell, for the records.
-        most_crashes: after so many attempts in a row that died without progress, none is made.
+        most_crashes: no attempt is made after this many consecutive ones that died without
+            saving a new training step.
+        stopping: whether the process was asked to stop. If it is then killed, that is not counted
+            as a crash.
 
     Returns:
         A context manager whose value is the attempt; the cell belongs to this process as long as
@@ -193,14 +207,15 @@ def attempting(
     target = cell / ATTEMPTS / f"{number:04d}"
     host, boot = this_machine()
     with staged(target) as staging:
-        owner = Owner(host, boot, os.getpid(), engine, step, locked=not _is_unlocked(staging))
+        is_locked = not _is_unlocked(staging)
+        owner = Owner(host, boot, os.getpid(), engine, step, is_locked, processor_name())
         write_json(staging / OWNER, asdict(owner))
         write_json(staging / PROGRESS, {"phase": "starting"})
         try:
             publish_new(staging, target)
         except AlreadyThere as error:
             raise Busy("another process has just begun to run it") from error
-        attempt = Attempt(number, target)
+        attempt = Attempt(number, target, stopping)
         with attempt.beating():
             yield attempt
 
@@ -219,6 +234,8 @@ def newest(cell: Path) -> Record | None:
 def crashes_without_progress(known: list[Record], step: int) -> int:
     """How many of the last attempts died and brought training no further than it was.
 
+    A process that was killed after it had been asked to stop has not crashed.
+
     Args:
         known: all attempts.
         step: the training step from which the next attempt would continue.
@@ -227,14 +244,29 @@ def crashes_without_progress(known: list[Record], step: int) -> int:
     for record in reversed(known):
         if record.end is not None or record.owner is None or record.owner.step < step:
             break
-        count += 1
+        if not was_stopping(record):
+            count += 1
     return count
+
+
+def was_stopping(record: Record) -> bool:
+    """Whether an attempt was last seen stopping, as it was asked to."""
+    with contextlib.suppress(CellError):
+        return bool((read_json(record.path / PROGRESS) or {}).get("stopping"))
+    return False
+
+
+def forgive(cell: Path) -> None:
+    """Let the crashes of the last attempts no longer count against a cell."""
+    last = newest(cell)
+    if last is not None and last.end is None and not last.is_alive():
+        write_json(last.path / END, {"how": RETRIED})
 
 
 def describe(record: Record) -> str:
     """Who runs an attempt, in a few words."""
     if record.owner is None:
-        return "a process that cannot be told"
+        return "an unknown process"
     return f"process {record.owner.pid} on {record.owner.host} ({record.owner.engine})"
 
 

@@ -205,6 +205,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return values
 
 
+def failure_of(directory: Path, cell: Cell) -> str | None:
+    """Why a cell has failed for good, or None.
+
+    A failure while something else was measured says nothing about a model that is trained.
+    """
+    failure = read_json(directory / FAILED)
+    if failure is None:
+        return None
+    is_other = failure.get("measure", cell.measure.to_dict()) != cell.measure.to_dict()
+    if is_other and (directory / CHECKPOINT).is_dir():
+        return None
+    return str(failure.get("error", ""))
+
+
 def is_done(directory: Path, cell: Cell) -> bool:
     """Whether a cell is finished, and measured as it asks for."""
     done = read_json(directory / DONE)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.bounded_files import expanded
+from mtdinterp.checks import check_count
 from mtdinterp.storage import write_file
 from mtdinterp.sweep.cells import Cell, CellError, read_json, write_cell
 from mtdinterp.sweep.planning import Plan
@@ -39,6 +40,7 @@ class Entry:
     settings: Mapping[str, Any]
     cost: float
     """The size of its training in arbitrary units, to order cells and to guess the time left."""
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def write_sweep(path: Path, plan: Plan, command: str) -> Sweep:
 
 def entry_of(cell: Cell) -> Entry:
     """What the list of cells says about a cell."""
-    return Entry(cell.name, cell.parent, dict(cell.settings), training_cost(cell))
+    return Entry(cell.name, cell.parent, dict(cell.settings), training_cost(cell), cell.threads)
 
 
 def training_cost(cell: Cell) -> float:
@@ -135,6 +137,7 @@ def as_dict(sweep: Sweep) -> dict[str, Any]:
                 "parent": entry.parent,
                 "settings": dict(entry.settings),
                 "cost": entry.cost,
+                "threads": entry.threads,
             }
         )
     return {
@@ -165,7 +168,9 @@ def read_sweep(path: Path) -> Sweep:
         _check_parents(path, entries)
         varied = tuple(map(str, values["varied"]))
         return Sweep(path, str(values["title"]), varied, entries, str(values["command"]))
-    except (KeyError, TypeError, AttributeError) as error:
+    except SweepError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SweepError(f"{path / SWEEP}: not written by mtdinterp sweep ({error})") from None
 
 
@@ -175,7 +180,10 @@ def _entry(values: Mapping[str, Any]) -> Entry:
         # A name becomes part of a path.
         if not CELL_NAME.fullmatch(name) or name.startswith("."):
             raise SweepError(f"{SWEEP}: expected the name of a cell, got {name!r:.80}")
-    return Entry(values["name"], values["parent"], dict(values["settings"]), float(values["cost"]))
+    settings = dict(values["settings"])
+    cost = float(values["cost"])
+    threads = check_count("threads", values["threads"])
+    return Entry(values["name"], values["parent"], settings, cost, threads)
 
 
 def _check_parents(path: Path, entries: Sequence[Entry]) -> None:

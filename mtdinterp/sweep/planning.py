@@ -59,15 +59,37 @@ def plan(grid: Grid, folder: Path, threads: int = 1) -> Plan:
     parser = _parser()
     cells: list[Cell] = []
     for combination in grid.combinations:
-        parent = None if combination.parent is None else cells[combination.parent].name
+        parent = None if combination.parent is None else cells[combination.parent]
         # A null leaves a setting at its default.
         given = {name: value for name, value in combination.settings.items() if value is not None}
         try:
             cell = _cell(parser, {"threads": threads, **given}, folder)
+            if parent is not None:
+                _check_growth(parent, cell)
         except ValueError as error:
             raise GridError(f"{_shown(combination.settings, grid.varied)}{error}") from error
-        cells.append(replace(cell, parent=parent, settings=dict(combination.settings)))
+        before = None if parent is None else parent.name
+        cells.append(replace(cell, parent=before, settings=dict(combination.settings)))
     return Plan(grid.title, _unique(cells), grid.varied)
+
+
+def _check_growth(parent: Cell, cell: Cell) -> None:
+    """Refuse a cell that cannot start from the model of the one before it.
+
+    A model is handed on with its weights: only its length may grow.
+    """
+    if cell.task != parent.task:
+        raise GridError("from: a model can only be handed on to a cell with the same task")
+    for name, value in cell.model.items():
+        before = parent.model.get(name)
+        if name == "length":
+            if value < before:
+                raise GridError(f"from: a model of length {before} cannot become shorter")
+        elif value != before:
+            raise GridError(
+                f"from: a model with {name} {before} cannot be handed on to a cell with {name} "
+                f"{value}; only the length may change"
+            )
 
 
 def _unique(cells: Sequence[Cell]) -> tuple[Cell, ...]:

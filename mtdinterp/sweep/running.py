@@ -4,12 +4,14 @@
 trained once, its numbers are written once, and a call for a finished cell does nothing.
 """
 
-import contextlib
+import faulthandler
 import logging
+import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +29,14 @@ from mtdinterp.storage import AlreadyThere, write_new_file
 from mtdinterp.sweep import attempts
 from mtdinterp.sweep.attempts import Attempt, Busy, GivenUp, Lost, attempting
 from mtdinterp.sweep.cells import (
-    ATTEMPTS,
     CHECKPOINT,
     DONE,
     FAILED,
     Cell,
     CellError,
+    failure_of,
     is_done,
     read_cell,
-    read_json,
 )
 from mtdinterp.sweep.measuring import measured
 from mtdinterp.sweep.runs import copy_run, newest_run, remove_runs
@@ -55,6 +56,10 @@ BUSY_NOW = "busy"
 WAITING_NOW = "waiting"
 """How a call of `run_cell` can end: the cell is finished, has failed for good, was asked to stop,
 is run by another process, or waits for the cell that it starts from."""
+
+
+REPLACED = "replaced-done.json"
+"""Earlier numbers of other probes, in the attempt that has replaced them."""
 
 
 class Stopped(Exception):
@@ -80,6 +85,7 @@ def run_cell(
     stopping: Callable[[], bool] = lambda: False,
     most_crashes: int = attempts.MOST_CRASHES,
     progress: Callable[[str], None] = lambda line: None,
+    capture: bool = False,
 ) -> Ended:
     """Finish a cell, unless it is finished or another process runs it.
 
@@ -87,9 +93,10 @@ def run_cell(
         directory: the cell's directory.
         engine: what runs the cell, for the records.
         stopping: whether the process was asked to stop; asked after every step and every probe.
-        most_crashes: the cell fails for good after so many attempts in a row that died without
-            any progress.
+        most_crashes: the cell fails for good after this many consecutive attempts that died
+            without saving a new training step.
         progress: called with a line for every evaluation and every probe.
+        capture: whether what this process prints goes to the attempt's log.
 
     Returns:
         How it ended. An error of the cell itself is recorded in failed.json and returned.
@@ -101,22 +108,27 @@ def run_cell(
     if is_done(directory, cell):
         return Ended(cell.name, DONE_NOW)
     check_code(cell)
-    failure = read_json(directory / FAILED)
+    failure = failure_of(directory, cell)
     if failure is not None:
-        return Ended(cell.name, FAILED_NOW, str(failure.get("error", "")))
+        return Ended(cell.name, FAILED_NOW, failure)
     if cell.parent is not None and not _parent_is_done(directory, cell.parent):
         return Ended(cell.name, WAITING_NOW, f"{cell.parent} is not finished")
     source = newest_run(directory)
     step = source[1] if source else 0
+    if (directory / CHECKPOINT).is_dir():
+        step = cell.recipe["steps"]
     try:
-        with attempting(directory, step, engine, most_crashes) as attempt:
-            return _run_attempt(directory, cell, attempt, source, stopping, progress)
+        with attempting(directory, step, engine, most_crashes, stopping) as attempt:
+            if is_done(directory, cell):  # since it was looked at above
+                attempt.end(attempts.LOST)
+                return Ended(cell.name, DONE_NOW)
+            with captured_output(attempt.path / attempts.LOG) if capture else nullcontext():
+                return _run_attempt(directory, cell, attempt, source, stopping, progress)
     except Busy as busy:
         return Ended(cell.name, BUSY_NOW, str(busy))
     except GivenUp:
         number = f"{most_crashes} attempts in a row" if most_crashes > 1 else "an attempt"
-        error = f"{number} died without any progress; the last log is in {ATTEMPTS}"
-        return _fail(directory, cell, error)
+        return _fail(directory, cell, f"{number} died without saving a new training step")
 
 
 def _run_attempt(
@@ -135,9 +147,15 @@ def _run_attempt(
     except Stopped:
         attempt.end(attempts.STOPPED)
         return Ended(cell.name, STOPPED_NOW)
+    except KeyboardInterrupt:  # a second signal, which does not wait for the process to save
+        attempt.end(attempts.STOPPED)
+        raise
     except Lost:
         attempt.end(attempts.LOST)
         return Ended(cell.name, BUSY_NOW, "another process has taken it over")
+    except AlreadyThere:
+        attempt.end(attempts.LOST)
+        return Ended(cell.name, DONE_NOW)
     # Whatever goes wrong in a cell, in a plugin's code too, must not end the sweep.
     except Exception as error:
         if attempt.was_replaced():
@@ -177,7 +195,6 @@ def _work(
         attempt.says(name)
         progress(f"{name} …")
 
-    (directory / DONE).unlink(missing_ok=True)  # of a finished cell that is asked for other probes
     stage("preparing")
     task = task_from_dict(cell.task)
     held_out = HeldOut.prepare(task, cell.model["length"])
@@ -185,8 +202,6 @@ def _work(
         _train(directory, cell, attempt, source, held_out, stopping, progress)
     checkpoint = load_checkpoint(directory / CHECKPOINT)
     numbers = measured(checkpoint, cell, held_out, directory, stage)
-    attempt.check()
-    remove_runs(directory)
     done = {
         "name": cell.name,
         "measure": cell.measure.to_dict(),
@@ -195,13 +210,16 @@ def _work(
         "run": {
             "attempts": attempt.number,
             "host": attempts.this_machine()[0],
+            "processors": _processors(directory),
             "seconds": checkpoint.history[-1]["seconds"],
             "seconds_of_last_attempt": time.time() - started,
             "finished": time.time(),
             **versions(),
         },
     }
-    _publish(directory / DONE, done)
+    attempt.check()
+    remove_runs(directory)
+    _publish(directory, cell, attempt, done)
 
 
 def check_code(cell: Cell) -> None:
@@ -274,6 +292,7 @@ def _begun(
     """The run of this attempt: a copy of the newest one that can be resumed, or a new one."""
     if source is not None:
         copy_run(source[0], attempt.run)
+        remove_runs(directory, but=attempt.path)
         return resumed_run(attempt.run, held_out)
     model = new_model(cell)
     parent = None
@@ -297,16 +316,54 @@ def _parent_is_done(directory: Path, parent: str) -> bool:
     return (path / DONE).exists() and (path / CHECKPOINT).is_dir()
 
 
-def _publish(path: Path, values: dict[str, Any]) -> None:
-    """Write the numbers unless another process has written them first."""
-    with contextlib.suppress(AlreadyThere):
-        write_new_file(path, attempts.as_json(values))
+def _publish(directory: Path, cell: Cell, attempt: Attempt, values: dict[str, Any]) -> None:
+    """Write the numbers, in place of those of other probes.
+
+    Raises:
+        AlreadyThere: if another process has written them first.
+    """
+    path = directory / DONE
+    (directory / FAILED).unlink(missing_ok=True)  # of other probes
+    if path.exists() and not is_done(directory, cell):
+        path.replace(attempt.path / REPLACED)
+    write_new_file(path, attempts.as_json(values))
+
+
+def _processors(directory: Path) -> str:
+    """The types of processors on which the cell has run."""
+    owners = [record.owner for record in attempts.records(directory)]
+    return ", ".join(sorted({owner.processor for owner in owners if owner is not None}))
 
 
 def _fail(directory: Path, cell: Cell, error: str) -> Ended:
     """Record that the cell has failed for good."""
-    attempts.write_json(directory / FAILED, {"error": error})
+    failure = {"error": error, "measure": cell.measure.to_dict()}
+    attempts.write_json(directory / FAILED, failure)
     return Ended(cell.name, FAILED_NOW, error)
+
+
+@contextmanager
+def captured_output(path: Path) -> Iterator[None]:
+    """A context in which everything that this process prints goes to a file.
+
+    That includes what libraries print past Python, and the traceback of a crash in C++ code.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = os.dup(1), os.dup(2)
+    with open(path, "ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        faulthandler.enable(file)
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for stream, handle in zip((1, 2), before, strict=True):
+                os.dup2(handle, stream)
+                os.close(handle)
 
 
 @contextmanager

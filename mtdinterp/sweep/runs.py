@@ -39,9 +39,16 @@ def copy_run(source: Path, target: Path) -> None:
         publish_new(staging, target)
 
 
-def remove_runs(directory: Path) -> None:
-    """Remove the training states, which a finished cell does not need, and unfinished files."""
+def remove_runs(directory: Path, but: Path | None = None) -> None:
+    """Remove training states that nobody needs any more, and unfinished files.
+
+    Args:
+        directory: the cell's directory.
+        but: the attempt whose run stays.
+    """
     for record in attempts.records(directory):
+        if record.path == but:
+            continue
         with contextlib.suppress(OSError):
             remove_tree(record.path / attempts.RUN)
             remove_unfinished(record.path)

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.sweep import attempts
-from mtdinterp.sweep.cells import DONE, FAILED, CellError, is_done, read_cell, read_json
+from mtdinterp.sweep.cells import (
+    DONE,
+    FAILED,
+    CellError,
+    failure_of,
+    is_done,
+    read_cell,
+    read_json,
+)
 from mtdinterp.sweep.directory import Entry, Sweep
+from mtdinterp.sweep.engines.local import ERRORS
 
 FINISHED = "done"
 RUNNING = "running"
@@ -68,13 +77,16 @@ def statuses(sweep: Sweep, known: dict[str, Status] | None = None) -> dict[str, 
 def status_of(directory: Path, entry: Entry) -> Status:
     """The state of one cell, without regard to other cells."""
     try:
-        if (directory / DONE).exists() and is_done(directory, read_cell(directory)):
-            return Status(entry, FINISHED)
-        failure = read_json(directory / FAILED)
+        failure = None
+        if (directory / DONE).exists() or (directory / FAILED).exists():
+            cell = read_cell(directory)
+            if is_done(directory, cell):
+                return Status(entry, FINISHED)
+            failure = failure_of(directory, cell)
     except CellError as error:
         return Status(entry, BROKEN, str(error))
     if failure is not None:
-        return Status(entry, BROKEN, str(failure.get("error", "")))
+        return Status(entry, BROKEN, failure)
     newest = attempts.newest(directory)
     if newest is None or not newest.is_alive():
         return Status(entry, WAITING)
@@ -89,6 +101,18 @@ def status_of(directory: Path, entry: Entry) -> Status:
         step=_count(progress.get("step")),
         steps=_count(progress.get("steps")),
     )
+
+
+def log_of(directory: Path) -> Path:
+    """The file with what a cell's last process printed, or the directory of its attempts.
+
+    A process that was started by hand prints to its terminal.
+    """
+    newest = attempts.newest(directory)
+    if newest is None:
+        return directory / ERRORS
+    log = newest.path / attempts.LOG
+    return log if log.exists() else newest.path
 
 
 def counts(found: dict[str, Status]) -> Counter[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.storage import write_file
-from mtdinterp.sweep.cells import DONE, CellError, read_json
+from mtdinterp.sweep.cells import DONE, CellError, is_done, read_cell, read_json
 from mtdinterp.sweep.directory import Entry, Sweep
 
 PARQUET = "results.parquet"
@@ -54,12 +54,14 @@ def read_rows(sweep: Sweep) -> list[Row]:
     """The rows of all finished cells, in the order of the grid; all have the same columns."""
     cells: list[Parts] = []
     for entry in sweep.entries:
+        directory = sweep.directory(entry.name)
         try:
-            done = read_json(sweep.directory(entry.name) / DONE)
+            done = read_json(directory / DONE)
+            # Numbers of probes that the grid no longer asks for are not those of the table.
+            if done is not None and is_done(directory, read_cell(directory)):
+                cells.append(_parts(entry, done))
         except CellError:
             continue
-        if done is not None:
-            cells.append(_parts(entry, done))
     names = column_names(cells)
     return [_row(parts, names) for parts in cells]
 

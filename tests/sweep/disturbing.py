@@ -1,6 +1,7 @@
 """Finding the processes of a sweep that runs, and checking that each cell was finished once."""
 
 import os
+import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -16,6 +17,22 @@ from sweep.small import weights_of
 
 LONG_ENOUGH = {"steps": 600, "evaluate_every": 300, "save_every": 20}
 """Settings for a training run of a few seconds, which can be disturbed after a checkpoint."""
+
+
+def die_in_attempt(cell, step=0, stopping=lambda: False):
+    """Begin an attempt in another process and kill it there."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with attempts.attempting(cell, step, "test", most_crashes=99, stopping=stopping):
+            os.write(told, b"x")
+            time.sleep(60)
+        os._exit(0)
+    os.read(ready, 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(ready)
+    os.close(told)
 
 
 def drive(sweep, engine, stopping=lambda: False):

@@ -1,7 +1,6 @@
 """A cell belongs to one process at a time, and to the next as soon as that process is gone."""
 
 import os
-import signal
 import time
 
 import pytest
@@ -16,22 +15,7 @@ from mtdinterp.sweep.attempts import (
     newest,
     records,
 )
-
-
-def die_in_attempt(cell, step=0):
-    """Begin an attempt in another process and kill it there."""
-    ready, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with attempting(cell, step, "test"):
-            os.write(told, b"x")
-            time.sleep(60)
-        os._exit(0)
-    os.read(ready, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(ready)
-    os.close(told)
+from sweep.disturbing import die_in_attempt
 
 
 @pytest.fixture
@@ -97,6 +81,33 @@ def test_a_paused_process_learns_that_it_was_replaced(cell, monkeypatch):
                 paused.check()
             paused.beat()
             assert paused.lost
+
+
+def test_a_process_that_is_paused_for_long_loses_its_cell_here_too(cell):
+    with attempting(cell, 0, "paused") as paused:
+        age(paused.path, attempts.STALE + 1)
+        with attempting(cell, 0, "next") as attempt:
+            assert attempt.number == 2
+        with pytest.raises(Lost):
+            paused.check()
+
+
+def test_a_process_that_is_killed_while_it_stops_has_not_crashed(cell):
+    for _ in range(3):
+        die_in_attempt(cell, stopping=lambda: True)
+    assert crashes_without_progress(records(cell), 0) == 0
+    die_in_attempt(cell)
+    assert crashes_without_progress(records(cell), 0) == 1
+
+
+def test_forgiven_crashes_do_not_count(cell):
+    die_in_attempt(cell)
+    die_in_attempt(cell)
+    attempts.forgive(cell)
+    assert crashes_without_progress(records(cell), 0) == 0
+    with attempting(cell, 0, "alive"):
+        attempts.forgive(cell)
+        assert newest(cell).end is None, "a process that lives is left alone"
 
 
 def test_of_two_that_begin_at_once_only_one_succeeds(cell, monkeypatch):

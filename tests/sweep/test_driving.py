@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from mtdinterp.sweep import attempts
+from mtdinterp.sweep import attempts, driving
 from mtdinterp.sweep.attempts import attempting, records
 from mtdinterp.sweep.cells import DONE, FAILED, Measure, read_cell
-from mtdinterp.sweep.directory import longest_first
+from mtdinterp.sweep.directory import longest_first, read_sweep
 from mtdinterp.sweep.driving import Driver, retry_failed, summary
-from mtdinterp.sweep.engines import Resources
+from mtdinterp.sweep.engines import Resources, local
 from mtdinterp.sweep.engines.local import LocalEngine
+from mtdinterp.sweep.running import run_cell
 from mtdinterp.sweep.status import statuses
 from mtdinterp.sweep.table import read_rows
-from sweep.disturbing import kill
+from sweep.disturbing import die_in_attempt, kill
 from sweep.small import SETTINGS, small_sweep, weights_of
 
 
@@ -33,11 +34,13 @@ class FakeEngine:
         self.outcomes = outcomes or {}
         self.order = []
         self.over = []
+        self.threads = {}
 
-    def room(self):
-        return self.most - len(self.over)
+    def has_room(self, threads):
+        return len(self.over) < self.most
 
-    def start(self, directory):
+    def start(self, directory, threads):
+        self.threads[directory.name] = threads
         self.order.append(directory.name)
         self.over.append(directory.name)
         outcome = self.outcomes.get(directory.name, ["done"])
@@ -62,6 +65,7 @@ class FakeEngine:
 
     def stop(self):
         self.stopped = True
+        return 0
 
     def kill(self):
         self.over.clear()
@@ -134,8 +138,67 @@ def test_a_process_that_cannot_begin_is_not_started_for_ever(tmp_path):
     name = sweep.entries[0].name
     engine = FakeEngine(outcomes={name: ["vain"]})
     found = drive(sweep, engine)
-    assert found[name].reason == "its process died before it began: ImportError: no torch"
+    expected = "its process ended before training started: ImportError: no torch"
+    assert found[name].reason == expected
     assert engine.order.count(name) == 3
+
+
+def test_a_failed_start_is_forgotten_once_a_process_begins(tmp_path):
+    sweep = small_sweep(tmp_path / "s")
+    name = sweep.entries[0].name
+    outcomes = ["vain", "vain", "dies", "vain", "vain", "done"]
+    found = drive(sweep, FakeEngine(outcomes={name: outcomes}))
+    assert found[name].state == "done"
+
+
+def test_a_cell_that_was_given_up_can_be_tried_again(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=12, seed=0)
+    (directory,) = sweep.directories
+    for _ in range(5):
+        die_in_attempt(directory)
+    assert (
+        run_cell(directory).reason == "5 attempts in a row died without saving a new training step"
+    )
+    assert retry_failed(sweep) == 1
+    assert run_cell(directory, stopping=lambda: True).how == "stopped"
+
+
+def test_an_engine_is_told_the_threads_of_each_cell(tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=12, seed=0, threads=[1, 2])
+    engine = FakeEngine()
+    drive(read_sweep(sweep.path), engine)
+    assert sorted(engine.threads.values()) == [1, 2]
+
+
+def test_processors_are_shared_by_threads(monkeypatch):
+    monkeypatch.setattr(local, "processors", lambda: 4)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    engine = LocalEngine(Resources())
+    engine.running = {"a": local.Running(process, 2)}
+    assert engine.has_room(2)
+    assert not engine.has_room(3)
+    engine.running = {}
+    assert engine.has_room(8), "a cell with more threads than processors runs alone"
+    limited = LocalEngine(Resources(most_at_once=1))
+    limited.running = {"a": local.Running(process, 1)}
+    assert not limited.has_room(1)
+
+
+def test_a_directory_that_cannot_be_read_for_a_moment_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(driving, "LOOK", 0.0)
+    monkeypatch.setattr(driving, "LOOK_SHARE", 1.0)
+    sweep = small_sweep(tmp_path / "s", length=12, seed=0)
+    calls = []
+
+    def unreliable(sweep, known=None):
+        calls.append(1)
+        if len(calls) in (2, 3):
+            raise OSError("input/output error")
+        return statuses(sweep, known)
+
+    monkeypatch.setattr(driving, "statuses", unreliable)
+    assert states(drive(sweep, FakeEngine(outcomes={}))) == ["done"]
 
 
 def test_a_child_waits_for_its_parent(tmp_path):

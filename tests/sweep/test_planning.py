@@ -240,3 +240,28 @@ def test_the_name_of_a_fixed_cell_never_changes() -> None:
         label="fixed",
     )
     assert cell.name == "fixed-1739010afcab2b50"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "layers: [3, 5]\nfrom: layers",
+            "n_layers 3 cannot be handed on to a cell with n_layers 5",
+        ),
+        ("order: [2, 3]\nfrom: order", "only be handed on to a cell with the same task"),
+        ("task_seed: [0, 1]\nfrom: task_seed", "the same task"),
+        ("d_mlp: [0, 8]\narchitecture: standard\nfrom: d_mlp", "d_mlp 0 cannot be handed on"),
+        ("length: [16, 12]\nfrom: length", "a model of length 16 cannot become shorter"),
+    ],
+)
+def test_only_the_length_of_a_model_can_grow(settings: str, message: str) -> None:
+    given = {line.partition(":")[0] for line in settings.splitlines()}
+    common = [line for line in TINY.splitlines() if line.partition(":")[0] not in given]
+    assert message in refusal("\n".join([*common, settings]))
+
+
+def test_a_model_can_be_handed_on_to_a_cell_with_another_recipe() -> None:
+    text = TINY.replace("steps: 4\n", "") + "steps: [4, 8]\nfrom: steps\n"
+    first, second = plan_of(text).cells
+    assert second.parent == first.name

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +17,12 @@ from mtdinterp.sweep.driving import Driver
 from mtdinterp.sweep.engines import Engine, EngineError, Resources
 from mtdinterp.sweep.engines.local import LocalEngine
 from mtdinterp.sweep.engines.ray import STARTS, RayEngine
-from mtdinterp.sweep.engines.ray_sessions import LONGEST_FOLDER, OBJECT_STORE, session_folder
+from mtdinterp.sweep.engines.ray_sessions import (
+    LONGEST_FOLDER,
+    OBJECT_STORE,
+    remove_abandoned,
+    session_folder,
+)
 from mtdinterp.sweep.running import run_cell
 from sweep.disturbing import (
     LONG_ENOUGH,
@@ -31,7 +37,7 @@ from sweep.disturbing import (
 )
 from sweep.small import small_sweep
 
-TWO_CELLS = Resources(threads=1, most_at_once=2)
+TWO_CELLS = Resources(most_at_once=2)
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +89,15 @@ def long_weights(tmp_path_factory):
 @pytest.mark.promise
 def test_ray_finishes_every_cell_once_with_the_same_weights(tmp_path, engine):
     assert isinstance(engine, Engine)
-    assert engine.room() == 4  # two that run, and two that follow without a pause
+    assert engine.most_queued == 4  # two that run, and two that follow without a pause
     sweep = small_sweep(tmp_path / "ray")
     weights = check_finished_once(sweep, drive(sweep, engine))
     for directory in sweep.directories:
         assert endings(directory) == [attempts.DONE]
         owner = attempts.newest(directory).owner
         assert owner.engine == "ray"
-        assert "step 30 of 30" in (directory / "stderr.txt").read_text()
+        log = attempts.newest(directory).path / attempts.LOG
+        assert "step 30 of 30" in log.read_text()
     assert weights == weights_in_this_process(small_sweep(tmp_path / "here"))
     engine.close()
     assert not engine.folder.exists()
@@ -100,7 +107,7 @@ def test_ray_finishes_every_cell_once_with_the_same_weights(tmp_path, engine):
 @pytest.mark.promise
 def test_a_killed_worker_and_a_removed_node_lose_nothing(tmp_path, cluster, long_weights, capfd):
     sweep = small_sweep(tmp_path / "sweep", **LONG_ENOUGH)
-    engine = RayEngine(Resources(threads=1), cluster.address)
+    engine = RayEngine(Resources(), cluster.address)
     (node,) = cluster.worker_nodes
     raylet = node.all_processes["raylet"][0].process.pid
     done = {}
@@ -146,7 +153,7 @@ def test_a_stopped_sweep_is_saved_and_continues(tmp_path, engine, long_weights):
 def test_a_forced_end_leaves_cells_that_can_be_resumed(tmp_path, engine, long_weights):
     sweep = small_sweep(tmp_path / "sweep", **LONG_ENOUGH)
     for directory in sweep.directories:
-        engine.start(directory)
+        engine.start(directory, threads=1)
     while not in_training(sweep):
         time.sleep(0.05)
     engine.kill()
@@ -166,7 +173,7 @@ def test_a_process_that_dies_while_it_loads_is_not_started_forever(tmp_path):
         engine.close()
     (status,) = found.values()
     assert status.state == "failed"
-    assert "died before it began" in status.reason
+    assert "ended before training started" in status.reason
     assert "died while they loaded" in status.reason
     assert not (sweep.directories[0] / STARTS).exists()
 
@@ -196,7 +203,7 @@ class RetryingEngine(LocalEngine):
         self.how = []
         self.over = []
 
-    def start(self, directory):
+    def start(self, directory, threads):
         if not self.how:
             begin_elsewhere(directory)
         self.how.append(run_cell(directory, self.name).how)
@@ -236,7 +243,7 @@ def test_a_cell_whose_machine_died_is_handed_out_again_when_its_heartbeat_is_old
     driver.run()
     assert engine.how == ["busy", "done"]
     assert endings(directory) == [None, attempts.DONE]
-    assert driver.vain == {}
+    assert driver.failed_starts == {}
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -252,6 +259,20 @@ def test_an_address_without_a_cluster_is_an_error(address, monkeypatch):
         RayEngine(Resources(), address)
     assert address in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f"mtd-ray-{gone.pid}-abc"
+    ours = tmp_path / f"mtd-ray-{os.getpid()}-abc"
+    other = tmp_path / "mtd-ray-notes"
+    for folder in (left, ours, other):
+        folder.mkdir()
+    remove_abandoned(tmp_path)
+    assert not left.exists()
+    assert ours.exists()
+    assert other.exists()
 
 
 def test_the_folder_for_sockets_has_a_short_path(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from mtdinterp import load_checkpoint
+from mtdinterp.storage import AlreadyThere
 from mtdinterp.sweep import attempts, running
 from mtdinterp.sweep.attempts import attempting, records
 from mtdinterp.sweep.cells import (
@@ -25,7 +26,10 @@ from mtdinterp.sweep.cells import (
 )
 from mtdinterp.sweep.running import run_cell
 from mtdinterp.sweep.runs import copy_run, newest_run
+from mtdinterp.sweep.status import statuses
+from mtdinterp.sweep.table import read_rows
 from mtdinterp.training import DivergedError, evaluation
+from sweep.disturbing import die_in_attempt
 from sweep.small import small_sweep, weights_of
 
 
@@ -154,8 +158,86 @@ def test_a_process_that_was_replaced_changes_nothing(directory, monkeypatch):
 def test_the_first_numbers_stay(finished, tmp_path):
     directory = copy_of(finished, tmp_path)
     before = (directory / DONE).read_bytes()
-    running._publish(directory / DONE, {"other": 1})
+    with attempting(directory, 30, "late") as attempt, pytest.raises(AlreadyThere):
+        running._publish(directory, read_cell(directory), attempt, {"other": 1})
     assert (directory / DONE).read_bytes() == before
+
+
+def test_a_cell_that_somebody_finishes_at_the_last_moment_is_not_run_again(
+    directory, finished, monkeypatch
+):
+    """Another engine finishes the cell after this one has seen that it is not finished."""
+    published = []
+
+    def slow(path):
+        monkeypatch.setattr(running, "newest_run", newest_run)
+        assert run_cell(directory).how == "done"
+        published.append((directory / DONE).read_bytes())
+        return newest_run(path)
+
+    monkeypatch.setattr(running, "newest_run", slow)
+    assert run_cell(directory).how == "done"
+    assert [(directory / DONE).read_bytes()] == published
+    assert [record.end["how"] for record in records(directory)] == ["done", "lost"]
+
+
+def test_what_an_engine_runs_is_logged_with_its_attempt(directory, capfd):
+    def progress(line):
+        os.write(2, f"{line}\n".encode())
+
+    assert run_cell(directory, progress=progress, capture=True).how == "done"
+    log = (records(directory)[0].path / attempts.LOG).read_text()
+    assert "step 30 of 30" in log
+    assert capfd.readouterr().err == ""
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "after"
+
+
+def test_only_the_newest_training_state_is_kept(directory):
+    die_while_training(directory, step=5)
+    assert run_cell(directory, stopping=stops_after(directory, 2)).how == "stopped"
+    kept = [(record.path / attempts.RUN).exists() for record in records(directory)]
+    assert kept == [False, True]
+
+
+def stops_after(directory, number):
+    """A function that asks to stop once the attempt with this number has written its run."""
+
+    def stopping():
+        newest = attempts.newest(directory)
+        return newest.number == number and (newest.path / attempts.RUN).exists()
+
+    return stopping
+
+
+def test_deaths_before_the_model_was_trained_do_not_count_after_it(finished, tmp_path):
+    """The process that has trained the model dies before it writes the numbers."""
+    directory = copy_of(finished, tmp_path)
+    (directory / DONE).unlink()
+    for step in (0, 10, 20):
+        die_in_attempt(directory, step)
+    assert run_cell(directory, most_crashes=3).how == "done"
+    assert records(directory)[-1].owner.step == 30
+    assert weights_in(directory) == weights_in(finished)
+
+
+def test_a_failure_of_one_probe_does_not_prevent_another(finished, tmp_path):
+    directory = copy_of(finished, tmp_path)
+    (directory / DONE).unlink()
+    cell = read_cell(directory)
+    running._fail(directory, cell, "the probe failed")
+    assert run_cell(directory).how == "failed"
+    asked = dataclasses.replace(cell, measure=Measure(("recover_transition",), "none", 64))
+    write_cell(directory, asked)
+    assert run_cell(directory).how == "done"
+    assert not (directory / FAILED).exists()
+
+
+def test_a_failed_training_stays_failed_whatever_is_measured(directory):
+    cell = read_cell(directory)
+    running._fail(directory, cell, "the loss is nan")
+    write_cell(directory, dataclasses.replace(cell, measure=Measure((), "none", 64)))
+    assert run_cell(directory).how == "failed"
 
 
 def test_other_probes_are_measured_without_training_again(finished, tmp_path):
@@ -169,7 +251,18 @@ def test_other_probes_are_measured_without_training_again(finished, tmp_path):
     assert any(name.startswith("recover_transition.") for name in done["probes"])
     assert not any(name.startswith("recover_beta.") for name in done["probes"])
     assert weights_in(directory) == weights_in(finished)
-    assert records(directory)[-1].owner.step == 0
+    assert records(directory)[-1].owner.step == 30, "the model is trained"
+    earlier = read_json(records(directory)[-1].path / running.REPLACED)
+    assert any(name.startswith("recover_beta.") for name in earlier["probes"])
+
+
+def test_numbers_of_other_probes_are_not_in_the_table(finished, tmp_path):
+    sweep = small_sweep(tmp_path / "s", length=12, seed=0)
+    shutil.copytree(finished, sweep.directories[0], dirs_exist_ok=True)
+    assert len(read_rows(sweep)) == 1
+    other = small_sweep(tmp_path / "s", length=12, seed=0, probes="recover_transition")
+    assert read_rows(other) == []
+    assert statuses(other)[other.entries[0].name].state == "waiting"
 
 
 def test_an_error_of_the_cell_is_recorded_and_not_raised(directory, monkeypatch):
@@ -179,7 +272,7 @@ def test_an_error_of_the_cell_is_recorded_and_not_raised(directory, monkeypatch)
     monkeypatch.setattr(running, "_train", fail)
     ended = run_cell(directory)
     assert (ended.how, ended.reason) == ("failed", "the loss is nan at step 3")
-    assert read_json(directory / FAILED) == {"error": "the loss is nan at step 3"}
+    assert read_json(directory / FAILED)["error"] == "the loss is nan at step 3"
     assert "Traceback" in records(directory)[0].end["traceback"]
     assert run_cell(directory).how == "failed", "and it is not tried again by itself"
     assert len(records(directory)) == 1
@@ -194,7 +287,7 @@ def test_a_cell_that_dies_again_and_again_fails(directory):
         os.waitpid(child, 0)
     ended = run_cell(directory, most_crashes=2)
     assert ended.how == "failed"
-    assert "2 attempts in a row died without any progress" in ended.reason
+    assert ended.reason == "2 attempts in a row died without saving a new training step"
 
 
 def test_a_chain_starts_from_the_model_before(tmp_path):

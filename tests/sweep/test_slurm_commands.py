@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mtdinterp.sweep.engines import EngineError, Resources
-from mtdinterp.sweep.engines import slurm as engine_module
 from mtdinterp.sweep.engines.slurm import SlurmEngine
 from mtdinterp.sweep.engines.slurm_job import CellJob
 from mtdinterp.sweep.engines.slurm_options import read_options
@@ -50,10 +49,9 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def engine(tmp_path: Path, programs: Path) -> SlurmEngine:
     """An engine that has submitted two cells of three threads, both of which are in the queue."""
-    resources = Resources(threads=3)
-    engine = SlurmEngine(resources, tmp_path / "sweep", ["partition=long", "mem_gb=4"])
+    engine = SlurmEngine(Resources(), tmp_path / "sweep", ["partition=long", "mem_gb=4"])
     for name in ("a", "b"):
-        engine.start(tmp_path / name)
+        engine.start(tmp_path / name, threads=3)
     (programs / "squeue.jobs").write_text("7_0|RUNNING\n7_1|PENDING\n12|RUNNING\n")
     assert engine.ended() == []
     engine.look_at = 0.0
@@ -119,8 +117,27 @@ def test_a_machine_without_slurm_is_refused(
         SlurmEngine(Resources(), tmp_path / "50%", ["cluster=local"])
 
 
+def test_waiting_jobs_take_room(
+    engine: SlurmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.most_at_once = 3
+    assert engine.has_room(1)
+    engine.start(tmp_path / "c", threads=1)
+    assert not engine.has_room(1)
+
+
+def test_cells_with_other_threads_are_another_array(
+    engine: SlurmEngine, programs: Path, tmp_path: Path
+) -> None:
+    engine.start(tmp_path / "c", threads=1)
+    engine.ended()
+    script = (programs / "sbatch.script").read_text()
+    assert "#SBATCH --cpus-per-task=1\n" in script
+    assert engine.burst == {}
+    assert set(engine.errors) == {"a", "b", "c"}
+
+
 def test_cells_that_start_together_are_one_array(engine: SlurmEngine, programs: Path) -> None:
-    assert engine.room() == engine_module.MOST_QUEUED - 2
     lines = (programs / "sbatch.script").read_text().splitlines()
     for flag in (
         "array=0-1%2",
@@ -176,10 +193,10 @@ def test_a_first_refusal_is_an_error_and_a_later_one_is_tried_again(
 ) -> None:
     (programs / "sbatch.refuses").touch()
     other = SlurmEngine(Resources(), tmp_path / "other", [])
-    other.start(tmp_path / "c")
+    other.start(tmp_path / "c", threads=1)
     with pytest.raises(EngineError, match=r"too many jobs.*--max-concurrent"):
         other.ended()
-    engine.start(tmp_path / "c")
+    engine.start(tmp_path / "c", threads=1)
     assert engine.ended() == []
     assert "trying again" in caplog.text
     (programs / "sbatch.refuses").unlink()
@@ -199,7 +216,7 @@ def test_a_driver_within_a_job_hides_that_job_from_its_own_jobs(
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setenv("SLURM_CONF", "/somewhere")
     engine = SlurmEngine(Resources(), tmp_path / "sweep", [])
-    engine.start(tmp_path / "a")
+    engine.start(tmp_path / "a", threads=1)
     engine.ended()
     environment = (programs / "sbatch.environment").read_text()
     assert "SLURM_JOB_ID" not in environment

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import pyarrow.parquet
 import pytest
@@ -101,7 +102,9 @@ def test_a_setting_comes_before_a_metric_of_its_name(tmp_path):
 
 def test_damaged_results_are_left_out(sweep):
     (sweep.directories[0] / DONE).write_text("{")
-    (sweep.directories[1] / DONE).write_text('{"metrics": [], "probes": 3, "run": null}')
+    done = json.loads((sweep.directories[1] / DONE).read_text())
+    done |= {"metrics": [], "probes": 3, "run": None}
+    (sweep.directories[1] / DONE).write_text(json.dumps(done))
     rows = read_rows(sweep)
     assert [row["name"] for row in rows] == [entry.name for entry in sweep.entries[1:3]]
     assert rows[0]["kl"] is None

@@ -1,9 +1,15 @@
 """What the driver asks of an engine."""
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from mtdinterp.sweep.attempts import MOST_CRASHES
+
+LAST_BYTES = 2000
 
 
 class EngineError(ValueError):
@@ -12,16 +18,23 @@ class EngineError(ValueError):
 
 @dataclass(frozen=True)
 class Resources:
-    """What a cell may use, and what it needs besides its files."""
+    """What all cells together may use, and what a cell needs besides its files."""
 
-    threads: int = 1
-    """CPUs per cell."""
     most_at_once: int | None = None
     """How many cells may run at once; as many as fit if None."""
-    most_crashes: int = 5
-    """The cell fails after so many attempts in a row that died without progress."""
+    most_crashes: int = MOST_CRASHES
+    """A cell fails after this many consecutive attempts that died without saving a new step."""
     plugins: Sequence[Path] = field(default=())
     """Plugin files that every cell loads."""
+
+
+def tail(path: Path) -> str:
+    """The end of a text file; nothing if it cannot be read."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - LAST_BYTES))
+        return file.read().decode(errors="replace").strip()
+    return ""
 
 
 @runtime_checkable
@@ -30,11 +43,11 @@ class Engine(Protocol):
 
     name: str
 
-    def room(self) -> int:
-        """How many more cells can be started now."""
+    def has_room(self, threads: int) -> bool:
+        """Whether one more cell with so many threads can be started now."""
         ...
 
-    def start(self, directory: Path) -> None:
+    def start(self, directory: Path, threads: int) -> None:
         """Start a cell."""
         ...
 
@@ -46,8 +59,12 @@ class Engine(Protocol):
         """What a cell's process printed last, if it died before its first attempt."""
         ...
 
-    def stop(self) -> None:
-        """Ask all cells to save and end, and wait until they have."""
+    def stop(self) -> int:
+        """Ask all cells to save and end, and wait until they have.
+
+        Returns:
+            How many cells did not end in time and were killed.
+        """
         ...
 
     def kill(self) -> None:

@@ -5,16 +5,25 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from mtdinterp.sweep.engines.base import Resources
+from mtdinterp.sweep.engines.base import Resources, tail
 
 ERRORS = "stderr.txt"
-"""What a cell's process printed, in the cell's directory."""
-LAST_BYTES = 2000
+"""What a cell's process printed before its attempt, in the cell's directory."""
 PATIENCE = 60.0
 """Seconds in which a cell that is asked to stop has to save."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cell's process."""
+
+    process: subprocess.Popen
+    threads: int
 
 
 class LocalEngine:
@@ -28,60 +37,70 @@ class LocalEngine:
             resources: what each cell may use.
         """
         self.resources = resources
-        most = max(1, processors() // resources.threads)
-        self.most_at_once = resources.most_at_once or most
-        self.running: dict[str, subprocess.Popen] = {}
+        self.running: dict[str, Running] = {}
 
-    def room(self) -> int:
-        """How many more cells can be started now."""
-        return self.most_at_once - len(self.running)
+    def has_room(self, threads: int) -> bool:
+        """Whether one more cell with so many threads can be started now."""
+        if self.resources.most_at_once is not None:
+            return len(self.running) < self.resources.most_at_once
+        taken = sum(running.threads for running in self.running.values())
+        return not self.running or taken + threads <= processors()
 
-    def start(self, directory: Path) -> None:
+    def start(self, directory: Path, threads: int) -> None:
         """Start a process that runs the cell.
 
         Its standard input is a pipe from this process: when this process ends, however that
         happens, the pipe closes, and the cell saves and stops.
         """
-        with open(directory / ERRORS, "ab") as errors:
-            self.running[directory.name] = subprocess.Popen(
+        with open(directory / ERRORS, "wb") as errors:
+            process = subprocess.Popen(
                 cell_command(directory, self.resources, self.name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env=environment(self.resources.threads),
+                env=environment(threads),
                 # Ctrl-C in the terminal is for this process, which stops its cells itself.
                 start_new_session=True,
             )
+        self.running[directory.name] = Running(process, threads)
 
     def ended(self) -> list[str]:
         """The names of the cells whose process has ended."""
-        names = [name for name, process in self.running.items() if process.poll() is not None]
-        for name in names:
-            _close(self.running.pop(name))
+        names = []
+        for name, running in list(self.running.items()):
+            if running.process.poll() is not None:
+                _close(self.running.pop(name).process)
+                names.append(name)
         return names
 
     def last_words(self, directory: Path) -> str:
-        """The end of what the cell's process printed."""
-        with contextlib.suppress(OSError), open(directory / ERRORS, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LAST_BYTES))
-            return file.read().decode(errors="replace").strip()
-        return ""
+        """The end of what the cell's process printed before its attempt."""
+        return tail(directory / ERRORS)
 
-    def stop(self) -> None:
-        """Ask all processes to save and end, and end those that do not within a minute."""
-        for process in self.running.values():
-            process.send_signal(signal.SIGTERM)
-        for process in self.running.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+    def stop(self) -> int:
+        """Ask all processes to save and end, and kill those that do not within a minute.
+
+        Returns:
+            How many were killed.
+        """
+        for running in self.running.values():
+            running.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        killed = 0
+        for running in self.running.values():
+            try:
+                running.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                killed += 1
         self.kill()
+        return killed
 
     def kill(self) -> None:
         """End all processes at once."""
-        for process in self.running.values():
-            process.kill()
-            process.wait()
+        for running in self.running.values():
+            running.process.kill()
+        for running in self.running.values():
+            running.process.wait()
         self.ended()
 
     def close(self) -> None:

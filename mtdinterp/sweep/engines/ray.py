@@ -9,13 +9,14 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.sweep.engines.base import Resources
-from mtdinterp.sweep.engines.local import ERRORS, PATIENCE, THREAD_VARIABLES, LocalEngine
+from mtdinterp.sweep.engines.base import Resources, tail
+from mtdinterp.sweep.engines.local import ERRORS, PATIENCE, THREAD_VARIABLES, processors
 from mtdinterp.sweep.engines.ray_sessions import connected, silenced, started
 
 MOST_QUEUED = 5000
@@ -28,7 +29,9 @@ FORCED = 20.0
 STARTS = "starts"
 """A file in the cell's directory with one byte for each process that has not loaded yet."""
 MOST_STARTS = 3
-"""So many processes of one task may die while they load mtdinterp and the plugins."""
+"""Maximum number of processes per task that may die while importing mtdinterp and the plugins."""
+PAUSE = 1.0
+"""Seconds between two questions to a cluster, which may have thousands of tasks."""
 
 
 class RayEngine:
@@ -36,11 +39,12 @@ class RayEngine:
 
     name = "ray"
 
-    def __init__(self, resources: Resources, address: str | None) -> None:
+    def __init__(self, resources: Resources, address: str | None, threads: int = 1) -> None:
         """
         Args:
-            resources: what each cell may use.
+            resources: what the cells may use.
             address: the address of a Ray cluster; starts Ray on this machine if None.
+            threads: the most threads of a cell, for a Ray that is started on this machine.
 
         Raises:
             EngineError: if Ray is not installed, cannot be reached, or does not start.
@@ -49,39 +53,44 @@ class RayEngine:
         self.tasks: dict[str, Any] = {}
         self.errors: dict[str, str] = {}
         self.folder: Path | None = None
+        self.pause = 0.0
+        self.look_at = 0.0
+        """When to ask Ray again which tasks have ended."""
         if address is None:
-            most_at_once = LocalEngine(resources).most_at_once
+            most_at_once = resources.most_at_once or max(1, processors() // threads)
             self.most_queued = most_at_once * WAITING_PER_CELL
-            processors = most_at_once * resources.threads
-            self.ray, self.folder = started(processors, resources.threads)
+            self.ray, self.folder = started(most_at_once * threads, threads)
         else:
             self.most_queued = resources.most_at_once or MOST_QUEUED
             self.ray = connected(address)
+            self.pause = PAUSE
         self.undo_silence = silenced(self.ray)
         # A fresh process for every cell, as on the other engines. Ray repeats a task whose process
         # died; an error of the task itself would come again.
         options = {
-            "num_cpus": resources.threads,
             "max_calls": 1,
             "max_retries": -1,
             "retry_exceptions": False,
         }
         self.task = self.ray.remote(**options)(run_in_worker)
 
-    def room(self) -> int:
-        """How many more cells can be started now; Ray queues those that do not fit yet."""
-        return self.most_queued - len(self.tasks)
+    def has_room(self, threads: int) -> bool:
+        """Whether Ray may be given one more cell; it queues those that do not fit yet."""
+        return len(self.tasks) < self.most_queued
 
-    def start(self, directory: Path) -> None:
+    def start(self, directory: Path, threads: int) -> None:
         """Submit a task that runs the cell."""
         plugins = [str(path) for path in self.resources.plugins]
-        task = self.task.options(name=directory.name)
+        task = self.task.options(name=directory.name, num_cpus=threads)
         self.tasks[directory.name] = task.remote(
-            str(directory.absolute()), plugins, self.resources.threads, self.resources.most_crashes
+            str(directory.absolute()), plugins, threads, self.resources.most_crashes
         )
 
     def ended(self) -> list[str]:
         """The names of the cells whose task has ended, was cancelled, or could not run."""
+        if time.monotonic() < self.look_at:
+            return []
+        self.look_at = time.monotonic() + self.pause
         finished = self._finished(timeout=0)
         names = [name for name, task in self.tasks.items() if task in finished]
         for name in names:
@@ -94,19 +103,26 @@ class RayEngine:
     def last_words(self, directory: Path) -> str:
         """The error of the cell's task, or else the end of what it printed."""
         error = self.errors.get(directory.name, "")
-        return error.strip() or LocalEngine.last_words(LocalEngine(self.resources), directory)
+        return error.strip() or tail(directory / ERRORS)
 
-    def stop(self) -> None:
-        """Ask all tasks to save and end, and end those that do not within a minute."""
+    def stop(self) -> int:
+        """Ask all tasks to save and end, and kill those that do not within a minute.
+
+        Returns:
+            How many were killed.
+        """
         self._cancel(force=False)
-        self._finished(timeout=PATIENCE)
+        killed = len(self.tasks) - len(self._finished(timeout=PATIENCE))
+        self.look_at = 0.0
         self.ended()
         self.kill()
+        return killed
 
     def kill(self) -> None:
         """End all tasks at once."""
         self._cancel(force=True)
         self._finished(timeout=FORCED)
+        self.look_at = 0.0
         self.ended()
 
     def close(self) -> None:
@@ -142,17 +158,17 @@ def run_in_worker(
         directory: the cell's directory, on storage that all machines share.
         plugins: plugin files to load.
         threads: how many threads the numerical libraries may use.
-        most_crashes: the cell fails for good after so many attempts in a row that died without
-            any progress.
+        most_crashes: the cell fails for good after this many consecutive attempts that died
+            without saving a new training step.
 
     Returns:
         How it ended, small enough to travel with Ray's own messages.
     """
-    from mtdinterp.commands.interrupts import recording_stop_signals
+    from mtdinterp.commands.interrupts import STOP_SIGNALS, recording
 
     stop: list[int] = []
-    # Ray cancels a task by SIGINT, and sends SIGTERM when it ends a worker.
-    with recording_stop_signals(stop):
+    # Ray cancels a task by SIGINT, and sends SIGTERM when it ends a worker; both may come.
+    with recording(STOP_SIGNALS, stop):
         cell = Path(directory)
         _print_to(cell / ERRORS)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
@@ -165,7 +181,7 @@ def run_in_worker(
 
         (cell / STARTS).unlink(missing_ok=True)
         stopping = partial(bool, stop)
-        ended = run_cell(cell, RayEngine.name, stopping, most_crashes, _print)
+        ended = run_cell(cell, RayEngine.name, stopping, most_crashes, _print, capture=True)
     return ended.to_dict()
 
 
@@ -183,7 +199,7 @@ def _count_start(path: Path) -> None:
 
 def _print_to(path: Path) -> None:
     """Redirect what this process prints, so that its last words are with the cell."""
-    with contextlib.suppress(OSError), open(path, "ab") as file:
+    with contextlib.suppress(OSError), open(path, "wb") as file:
         os.dup2(file.fileno(), 2)
 
 

@@ -22,6 +22,8 @@ OBJECT_STORE = 80_000_000
 LONGEST_FOLDER = 40
 """Characters of the path of Ray's files; Ray appends to it the names of sockets, which may have
 107 characters in all."""
+PREFIX = "mtd-ray-"
+"""Of the names of our folders, which go on with the number of the process."""
 ANSWER = 10.0
 """Seconds in which a cluster must answer; Ray itself would try for minutes."""
 INSTALL = "--engine ray needs the ray package: pip install 'mtdinterp[ray]'"
@@ -30,11 +32,32 @@ INSTALL = "--engine ray needs the ray package: pip install 'mtdinterp[ray]'"
 def session_folder() -> Path:
     """A new folder for Ray's files, with a path that is short enough for sockets."""
     for parent in (tempfile.gettempdir(), "/tmp"):
-        folder = Path(tempfile.mkdtemp(prefix="mtd-ray-", dir=parent))
+        remove_abandoned(Path(parent))
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
         if len(str(folder)) <= LONGEST_FOLDER:
             return folder
         folder.rmdir()
     raise EngineError("--engine ray needs a directory /tmp")
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders of our own whose process was killed."""
+    for folder in parent.glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        is_ours = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+        if pid.isdigit() and is_ours and not _is_running(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether there is a process with this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def started(processors: int, threads: int) -> tuple[Any, Path]:
@@ -42,7 +65,7 @@ def started(processors: int, threads: int) -> tuple[Any, Path]:
 
     Args:
         processors: how many CPUs Ray may hand out.
-        threads: how many of them a task has.
+        threads: the most threads of a cell, for libraries that count them when they are loaded.
 
     Returns:
         The ray package, and the folder with Ray's files.
@@ -75,6 +98,9 @@ def started(processors: int, threads: int) -> tuple[Any, Path]:
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise EngineError(f"Ray did not start: {_first_line(error)}") from error
+        except BaseException:  # such as Ctrl-C
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     return ray, folder
 
 

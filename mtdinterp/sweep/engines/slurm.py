@@ -4,7 +4,6 @@ The directory of the sweep and the Python environment must be on a file system t
 Scripts, pickles and logs of the jobs are in the folder slurm of the sweep's directory.
 """
 
-import contextlib
 import importlib.util
 import logging
 import os
@@ -15,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mtdinterp.sweep.engines.base import EngineError, Resources
-from mtdinterp.sweep.engines.local import LAST_BYTES, environment, processors
+from mtdinterp.sweep.engines.base import EngineError, Resources, tail
+from mtdinterp.sweep.engines.local import environment, processors
 from mtdinterp.sweep.engines.slurm_job import CellJob
 from mtdinterp.sweep.engines.slurm_options import MOST_TIMEOUTS, read_options
 from mtdinterp.sweep.engines.slurm_queue import LocalQueue, Queue, SlurmQueue
@@ -57,13 +56,13 @@ class SlurmEngine:
         self.folder = out.absolute() / FOLDER
         is_local = self.options.cluster == "local"
         _check(self.folder, is_local)
-        most = max(1, processors() // resources.threads) if is_local else MOST_QUEUED
+        most = processors() if is_local else MOST_QUEUED
         self.most_at_once = min(resources.most_at_once or most, MOST_QUEUED)
         self.queue: Queue = LocalQueue() if is_local else SlurmQueue()
         self.function = CellJob(resources.most_crashes, tuple(resources.plugins))
         self.executor: Any = None
-        self.burst: list[Path] = []
-        """Cells to submit."""
+        self.burst: dict[int, list[Path]] = {}
+        """Cells to submit, by their threads."""
         self.jobs: dict[str, Any] = {}
         """submitit's jobs that have not ended, by the names of their cells."""
         self.errors: dict[str, Path] = {}
@@ -71,13 +70,14 @@ class SlurmEngine:
         self.submit_at = 0.0
         self.look_at = 0.0
 
-    def room(self) -> int:
-        """How many more cells can be handed out; those that wait in the queue count too."""
-        return self.most_at_once - len(self.jobs) - len(self.burst)
+    def has_room(self, threads: int) -> bool:
+        """Whether one more cell can be handed out; those that wait in the queue count too."""
+        waiting = sum(map(len, self.burst.values()))
+        return len(self.jobs) + waiting < self.most_at_once
 
-    def start(self, directory: Path) -> None:
+    def start(self, directory: Path, threads: int) -> None:
         """Submit the cell together with others that are handed out now."""
-        self.burst.append(directory.absolute())
+        self.burst.setdefault(threads, []).append(directory.absolute())
 
     def ended(self) -> list[str]:
         """The names of the cells whose job is no longer in the queue."""
@@ -91,23 +91,22 @@ class SlurmEngine:
         path = self.errors.get(directory.name)
         if path is None:
             return ""
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LAST_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-            kept = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
-            return "\n".join(kept or lines).strip()
-        return ""
+        lines = tail(path).splitlines()
+        kept = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
+        return "\n".join(kept or lines).strip()
 
-    def stop(self) -> None:
-        """Cancel waiting jobs, let running ones save, and end those that do not within two minutes.
+    def stop(self) -> int:
+        """Cancel waiting jobs, let running ones save, and kill those that do not in two minutes.
 
         Jobs do not go on without the driver: continuing is one command, and a cluster that is still
         busy after Ctrl-C would surprise.
+
+        Returns:
+            How many were killed.
         """
         self.burst.clear()
         if not self.jobs:
-            return
+            return 0
         log.warning(
             "waiting up to %d s for %d jobs to save and end; Ctrl-C ends them at once",
             PATIENCE,
@@ -115,7 +114,9 @@ class SlurmEngine:
         )
         self.queue.cancel_waiting(self.jobs)
         self._wait(PATIENCE, ask=True)
+        killed = len(self._unfinished())
         self.kill()
+        return killed
 
     def kill(self) -> None:
         """End all jobs at once."""
@@ -131,14 +132,20 @@ class SlurmEngine:
             self.kill()
 
     def _submit(self) -> None:
-        """Submit the cells that have been handed out as one array."""
-        if not self.burst or time.monotonic() < self.submit_at:
+        """Submit the cells that have been handed out, in one array per number of threads."""
+        if time.monotonic() < self.submit_at:
             return
-        executor = self._executor(len(self.burst))
+        for threads in list(self.burst):
+            self._submit_array(threads)
+
+    def _submit_array(self, threads: int) -> None:
+        """Submit the cells with so many threads as one array."""
+        burst = self.burst[threads]
+        executor = self._executor(len(burst), threads)
         first = not self.errors
         try:
-            with _submission_environment(self.resources.threads), self.queue.submitting():
-                jobs = executor.map_array(self.function, [str(path) for path in self.burst])
+            with _submission_environment(threads), self.queue.submitting():
+                jobs = executor.map_array(self.function, [str(path) for path in burst])
         except (RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             if first:
@@ -150,12 +157,12 @@ class SlurmEngine:
             log.warning("Slurm refused jobs (%s); trying again in %d s", reason, RETRY)
             self.submit_at = time.monotonic() + RETRY
             return
-        for directory, job in zip(self.burst, jobs, strict=True):
+        for directory, job in zip(burst, jobs, strict=True):
             self.jobs[directory.name] = job
             self.errors[directory.name] = job.paths.stderr
-        self.burst.clear()
+        del self.burst[threads]
 
-    def _executor(self, count: int) -> Any:
+    def _executor(self, count: int, threads: int) -> Any:
         """submitit's executor, with the parameters of an array of so many cells."""
         import submitit
 
@@ -166,7 +173,6 @@ class SlurmEngine:
                 slurm_max_num_timeout=MOST_TIMEOUTS,
                 local_max_num_timeout=MOST_TIMEOUTS,
             )
-        threads = self.resources.threads
         self.executor.update_parameters(
             **self.options.parameters,
             tasks_per_node=1,

@@ -7,12 +7,11 @@ stop; then submitit's handler, called with the second, puts the job back into th
 """
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
+
+from mtdinterp.commands.interrupts import recording
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class CellJob:
         """
         requeue = requeue_signal()
         asked: list[int] = []
+        # Cancelling a job sends SIGTERM several times, directly and through srun.
         with recording((signal.SIGTERM, signal.SIGINT, requeue), asked):
             ended = self.run(Path(directory), asked)
         if ended["how"] == "stopped" and requeue in asked:
@@ -51,7 +51,9 @@ class CellJob:
         def progress(line: str) -> None:
             print(line, flush=True)
 
-        ended = run_cell(directory, "slurm", lambda: bool(asked), self.most_crashes, progress)
+        ended = run_cell(
+            directory, "slurm", lambda: bool(asked), self.most_crashes, progress, capture=True
+        )
         print(f"{ended.name}: {ended.how} {ended.reason}".rstrip(), flush=True)
         return ended.to_dict()
 
@@ -71,21 +73,3 @@ def requeue_signal() -> signal.Signals:
     from submitit.core.job_environment import JobEnvironment
 
     return signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
-
-
-@contextmanager
-def recording(signals: tuple[signal.Signals, ...], asked: list[int]) -> Iterator[None]:
-    """Append signals to a list instead of ending the process, however often they come.
-
-    Cancelling a job sends SIGTERM several times, directly and through srun.
-    """
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = [signal.signal(number, handle) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
