@@ -9,10 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from mutation.controls import Controls, control_files, run_controlled, task_unchanged
 from mutation.explained import Change, read_explained
 from mutation.groups import GROUPS, files_of, group_of
 from mutation.mutants import Mutant, mutants_of
-from mutation.running import Outcome, Task, run_all
+from mutation.running import Outcome, Task
 from mutation.scores import Score
 from mutation.touching import Touching, measure
 
@@ -107,15 +108,16 @@ def killed_before(mutants: list[Mutant], path: Path | None) -> list[Result]:
         return []
     known: dict[Change, Outcome] = {}
     for entry in json.loads(path.read_text())["mutants"]:
-        if entry["killed"]:
-            change = (entry["file"], entry["before"], entry["after"])
+        # A file from before occurrences were counted does not say which of them was killed.
+        if entry["killed"] and "occurrence" in entry:
+            change = (entry["file"], entry["before"], entry["after"], entry["occurrence"])
             known[change] = Outcome(True, entry["how"], entry["seconds"])
     return [(mutant, known[key_of(mutant)]) for mutant in mutants if key_of(mutant) in known]
 
 
 def key_of(mutant: Mutant) -> Change:
     """What names a mutant even after its file has changed elsewhere."""
-    return (mutant.file, mutant.before, mutant.after)
+    return (mutant.file, mutant.before, mutant.after, mutant.occurrence)
 
 
 def task_for(mutant: Mutant, touching: Touching) -> Task:
@@ -131,16 +133,34 @@ def task_for(mutant: Mutant, touching: Touching) -> Task:
     return Task(mutant, tests, touching.seconds)
 
 
+def tasks_unchanged(root: Path, tasks: list[Task], touching: Touching) -> list[Task]:
+    """The control of every file that has mutants: all tests that touch it."""
+    files = dict.fromkeys(task.mutant.file for task in tasks)
+    return [
+        task_unchanged(
+            root, file, touching.fastest_first(touching.tests_of_file(file)), touching.seconds
+        )
+        for file in files
+    ]
+
+
 def run_mutants(
-    options: argparse.Namespace, tasks: list[Task], results: list[Result], note: Note
+    options: argparse.Namespace,
+    tasks: list[Task],
+    touching: Touching,
+    results: list[Result],
+    note: Note,
+    controls: Controls,
 ) -> list[Result]:
     """Run mutants, with a line of progress.
 
     Args:
         options: the command line.
         tasks: the mutants to run, with their tests.
+        touching: which tests touch which file.
         results: those that are known.
         note: called with all results so far after every mutant.
+        controls: what runs of the unchanged source show is noted here.
 
     Returns:
         All results, in the order of files and lines.
@@ -152,8 +172,11 @@ def run_mutants(
     for library in options.libraries.split():
         with suppress(ImportError):
             importlib.import_module(library)
-    for task, outcome in run_all(options.root, touched, options.jobs):
-        results.append((task.mutant, outcome))
+    unchanged = tasks_unchanged(options.root, touched, touching)
+    print(f"running {len(unchanged)} files unchanged", file=sys.stderr)
+    control_files(options.root, unchanged, options.jobs, controls)
+    for mutant, outcome in run_controlled(options.root, touched, options.jobs, controls):
+        results.append((mutant, outcome))
         note(results)
         survived = sum(not outcome.killed for _, outcome in results)
         line = f"\r{len(results)}/{total} mutants, {survived} survived"
@@ -162,8 +185,8 @@ def run_mutants(
     return sorted(results, key=lambda result: (result[0].file, result[0].line, result[0].after))
 
 
-def print_report(results: list[Result], reasons: dict[Change, str]) -> None:
-    """Survivors, then the score without and with the explained ones."""
+def print_report(results: list[Result], reasons: dict[Change, str], controls: Controls) -> None:
+    """Survivors, then the controls, then the score without and with the explained ones."""
     survivors = [(mutant, outcome) for mutant, outcome in results if not outcome.killed]
     explained = [mutant for mutant, _ in survivors if key_of(mutant) in reasons]
     for mutant, outcome in survivors:
@@ -179,13 +202,22 @@ def print_report(results: list[Result], reasons: dict[Change, str]) -> None:
         f"{len(results)} mutants: {killed} killed ({timeouts} by a timeout, {crashes} by a crash), "
         f"{unexplained} survived, {len(explained)} explained"
     )
+    print(controls)
+    for test, how in controls.left_out.items():
+        print(f"left out, since it fails on unchanged source: {test} ({how})")
     print(f"score without explained mutants: {Score(killed, unexplained)}")
     print(f"score with them as survivors:    {Score(killed, len(survivors))}")
 
 
-def as_json(results: list[Result], reasons: dict[Change, str]) -> dict:
+def as_json(results: list[Result], reasons: dict[Change, str], controls: Controls) -> dict:
     """Everything that is known about every mutant."""
     return {
+        "controls": {
+            "runs": controls.runs,
+            "files": sorted(controls.files),
+            "tests": sorted(controls.tests),
+            "left_out": controls.left_out,
+        },
         "mutants": [
             {
                 "file": mutant.file,
@@ -193,13 +225,14 @@ def as_json(results: list[Result], reasons: dict[Change, str]) -> dict:
                 "kind": mutant.kind,
                 "before": mutant.before,
                 "after": mutant.after,
+                "occurrence": mutant.occurrence,
                 "killed": outcome.killed,
                 "how": outcome.how,
                 "seconds": round(outcome.seconds, 2),
                 "reason": None if outcome.killed else reasons.get(key_of(mutant)),
             }
             for mutant, outcome in results
-        ]
+        ],
     }
 
 
@@ -220,16 +253,19 @@ def main() -> None:
         print(f"left out, since it fails without a mutant: {test}", file=sys.stderr)
     reasons = read_explained(options.root / "scripts" / "mutation" / "explained.txt")
 
+    controls = Controls()
+
     def note(results: list[Result]) -> None:
         if options.json:
-            options.json.write_text(json.dumps(as_json(results, reasons), indent=1) + "\n")
+            content = json.dumps(as_json(results, reasons, controls), indent=1)
+            options.json.write_text(content + "\n")
 
     known = killed_before(mutants, options.again)
     done = {id(mutant) for mutant, _ in known}
     tasks = [task_for(mutant, touching) for mutant in mutants if id(mutant) not in done]
-    results = run_mutants(options, tasks, known, note)
+    results = run_mutants(options, tasks, touching, known, note, controls)
     note(results)
-    print_report(results, reasons)
+    print_report(results, reasons, controls)
 
 
 if __name__ == "__main__":

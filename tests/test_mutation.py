@@ -1,18 +1,25 @@
 """scripts/mutate on a small project of which it is known what its tests notice."""
 
+import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections import deque, namedtuple
 from pathlib import Path
 
 import pytest
 from mutate import draw_sample
+from mutation.controls import Controls, control_files
 from mutation.explained import read_explained
+from mutation.groups import GROUPS, files_of
 from mutation.mutants import mutants_of
+from mutation.running import Task, require_space, run_all
 from mutation.scores import Score
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "mutate.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "mutate.py"
 
 TOY = '''"""A module with tests that notice some of its faults."""
 
@@ -43,13 +50,43 @@ def count_down(number):
 
 def untested(number):
     return number - 1
+
+
+def tripled(number):
+    total = number * 3
+    return total
+
+
+def untested_tripled(number):
+    total = number * 3
+    return total
+
+
+def squared(number):
+    return number**2
+
+
+def remember(number):
+    return number + 5
+
+
+def halved(number):
+    return number // 2
+
+
+def leave(number):
+    return 7 % number
 '''
 
 TOY_TESTS = """
+import os
 import subprocess
 import sys
+import time
 
-from toy import count_down, is_small, largest
+from toy import count_down, halved, is_small, largest, leave, remember, squared, tripled
+
+seen = []
 
 
 def test_is_small():
@@ -68,6 +105,30 @@ def test_count_down():
 def test_doubled_in_another_process():
     code = "import toy; print(toy.doubled(3))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "6\\n"
+
+
+def test_tripled():
+    assert tripled(2) == 6
+
+
+def test_squared_not_beside_a_mutant():
+    squared(3)
+    assert "MTDINTERP_MUTANT" not in os.environ
+
+
+def test_remember():
+    seen.append(remember(1))
+
+
+def test_halved_after_remember():
+    time.sleep(0.2)
+    halved(3)
+    assert seen
+
+
+def test_leave():
+    if leave(2) != 1:
+        os._exit(3)
 """
 
 EXPLAINED = """# A comment.
@@ -87,8 +148,15 @@ def toy_run(tmp_path_factory):
     (root / "tests" / "test_toy.py").write_text(TOY_TESTS)
     (root / "scripts" / "mutation").mkdir(parents=True)
     (root / "scripts" / "mutation" / "explained.txt").write_text(EXPLAINED)
+    output = run_on(root, "--json", str(root / "result.json"))
+    assert (root / "toy.py").read_text() == TOY
+    return output, json.loads((root / "result.json").read_text())["mutants"], root
+
+
+def run_on(root, *flags):
+    """Run all mutants of the small project; returns what is printed."""
     command = [sys.executable, str(SCRIPT), "toy.py", "--sample", "0", "--root", str(root)]
-    command += ["--libraries", "", "--json", str(root / "result.json")]
+    command += ["--libraries", "", *flags]
     # Without the plugins of this project, which take most of the time.
     environment = {
         **os.environ,
@@ -97,8 +165,7 @@ def toy_run(tmp_path_factory):
     }
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
-    assert (root / "toy.py").read_text() == TOY
-    return result.stdout, json.loads((root / "result.json").read_text())["mutants"]
+    return result.stdout
 
 
 def found(toy_run, after):
@@ -138,12 +205,126 @@ def test_a_line_that_no_test_touches_survives_with_that_reason(toy_run):
 
 
 def test_an_explained_survivor_is_reported_with_its_reason_and_counted_apart(toy_run):
-    output, entries = toy_run
+    output, entries, _ = toy_run
     assert found(toy_run, "if number >= best:")["reason"].startswith("Assigning an equal number")
     killed = sum(entry["killed"] for entry in entries)
     survived = len(entries) - killed
     assert f"score without explained mutants: {Score(killed, survived - 1)}" in output
     assert f"score with them as survivors:    {Score(killed, survived)}" in output
+
+
+def of_tripled(entries):
+    """What happened to the same change at the place that is tested and at the other one."""
+    changes = [entry for entry in entries if entry["after"] == "total = number / 3"]
+    return {entry["occurrence"]: entry["killed"] for entry in changes}
+
+
+def test_the_same_change_at_two_places_has_two_outcomes(toy_run):
+    assert of_tripled(toy_run[1]) == {1: True, 2: False}
+
+
+def test_again_does_not_count_a_survivor_as_killed_elsewhere(toy_run):
+    _, _, root = toy_run
+    again = root / "again.json"
+    run_on(root, "--again", str(root / "result.json"), "--json", str(again))
+    assert of_tripled(json.loads(again.read_text())["mutants"]) == {1: True, 2: False}
+
+
+def test_a_test_that_fails_beside_any_mutant_kills_none(toy_run):
+    output, entries, _ = toy_run
+    of_squared = [entry for entry in entries if entry["before"] == "return number**2"]
+    assert of_squared
+    assert not any(entry["killed"] for entry in of_squared)
+    assert "unchanged source: tests/test_toy.py::test_squared_not_beside_a_mutant" in output
+
+
+def test_a_test_that_depends_on_another_one_kills_none(toy_run):
+    """It passes with all tests of the file, but not with those of its line."""
+    output, entries, _ = toy_run
+    of_halved = [entry for entry in entries if entry["before"] == "return number // 2"]
+    assert of_halved
+    assert not any(entry["killed"] for entry in of_halved)
+    assert "unchanged source: tests/test_toy.py::test_halved_after_remember" in output
+
+
+def test_a_process_that_ends_in_a_test_is_killed_by_that_test(toy_run):
+    entry = found(toy_run, "return 7 * number")
+    assert entry["killed"]
+    assert entry["how"] == "crash (exit code 3)"
+    content = json.loads((toy_run[2] / "result.json").read_text())["controls"]
+    assert "tests/test_toy.py::test_leave" in content["tests"]
+
+
+def test_the_number_of_controls_is_reported(toy_run):
+    output, _, root = toy_run
+    content = json.loads((root / "result.json").read_text())["controls"]
+    assert content["files"] == ["toy.py"]
+    assert content["runs"] >= 1 + len(content["tests"]) + len(content["left_out"])
+    assert (
+        f"{content['runs']} controls: 1 unchanged files survived all of their tests, "
+        f"{len(content['tests'])} killing tests pass on the unchanged source, 2 tests left out"
+    ) in output
+
+
+def run_faulty(folder, plugin):
+    """Run a passing test beside an unchanged file, with faults of pytest itself."""
+    (folder / "toy.py").write_text("number = 1\n")
+    (folder / "test_toy.py").write_text(
+        "def test_number():\n    import toy\n    assert toy.number\n"
+    )
+    (folder / "conftest.py").write_text(plugin)
+    (mutant,) = mutants_of("toy.py", "number = 1\n")[:1]
+    task = Task(mutant, ["test_toy.py::test_number"], {})
+    ((_, outcome),) = run_all(folder, deque([task]), 1)
+    return task, outcome
+
+
+def test_a_failure_of_pytest_itself_is_no_kill(tmp_path):
+    plugin = "def pytest_sessionfinish():\n    raise RuntimeError('a fault of pytest')\n"
+    _, outcome = run_faulty(tmp_path, plugin)
+    assert outcome.how == "pytest itself failed"
+    assert not outcome.killed
+    assert not outcome.passed
+
+
+def test_unchanged_source_that_cannot_be_collected_stops_the_run(tmp_path):
+    task, _ = run_faulty(tmp_path, "raise ImportError('never imported')\n")
+    with pytest.raises(RuntimeError, match="does not run like a mutant"):
+        control_files(tmp_path, [task], 1, Controls())
+
+
+def test_a_full_disk_stops_the_run(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 1))
+    with pytest.raises(RuntimeError, match="1 bytes are free"):
+        require_space(tmp_path)
+
+
+def imported_by(file):
+    """The modules that a file imports, and what it imports from them."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_has_all_tests_that_import_its_sources(name):
+    group = GROUPS[name]
+    modules = {
+        file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for file in files_of(ROOT, group)
+    }
+    known = group.tests + group.only_used_by
+    assert all((ROOT / path).exists() for path in known)
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        if imported_by(file) & modules:
+            path = file.relative_to(ROOT)
+            assert any(path.is_relative_to(test) for test in known), path
 
 
 def test_texts_annotations_and_labels_are_left_alone():
@@ -173,6 +354,19 @@ def test_a_sample_is_in_proportion_to_lines_and_the_same_for_the_same_seed():
     assert [mutant.file for mutant in sample] == ["long.py"] * 15 + ["short.py"] * 5
     assert sample == draw_sample(by_file, lines, 20, seed=3)
     assert sample != draw_sample(by_file, lines, 20, seed=4)
+
+
+def test_an_explanation_is_about_one_occurrence(tmp_path):
+    path = tmp_path / "explained.txt"
+    path.write_text("toy.py\n- a\n+ b\n= one\n\ntoy.py, occurrence 2\n- a\n+ b\n= two\n")
+    assert read_explained(path) == {("toy.py", "a", "b", 1): "one", ("toy.py", "a", "b", 2): "two"}
+
+
+def test_the_same_change_is_not_explained_twice(tmp_path):
+    path = tmp_path / "explained.txt"
+    path.write_text("toy.py\n- a\n+ b\n= one\n\ntoy.py\n- a\n+ b\n= two\n")
+    with pytest.raises(ValueError, match="explained twice"):
+        read_explained(path)
 
 
 def test_an_incomplete_explanation_is_refused(tmp_path):

@@ -1,7 +1,10 @@
 """`mtdinterp app`: the workbench, a local page to look at a model's run and change it."""
 
 import argparse
+import logging
+import os
 import sys
+import threading
 from importlib.util import find_spec
 
 from mtdinterp.app.listen import ADDRESS, listen
@@ -11,6 +14,10 @@ from mtdinterp.commands.progress import stages
 NEEDED = ("fastapi", "uvicorn", "plotly")
 SHUTDOWN_SECONDS = 5
 """How long a stopped server waits for requests under way, even one that was sent only in part."""
+IDLE_SECONDS = 0.5
+"""How long a thread of the stopped server that computes nothing may take to end."""
+INTERRUPTED = 130
+"""The exit code after Ctrl+C."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,5 +86,26 @@ def run(options: argparse.Namespace) -> int:
             import webbrowser
 
             webbrowser.open(url)
-        server.run(sockets=[listener])
+        # A stopped server logs a traceback for each request that it gives up.
+        logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:
+            if not _is_computing():
+                raise
+            print("mtdinterp app: interrupted; an answer was still being computed", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Python would wait for the threads that compute, which cannot be stopped.
+            os._exit(INTERRUPTED)
     return 0
+
+
+def _is_computing() -> bool:
+    """Whether the end of the process would wait for a thread of the stopped server."""
+    main = threading.main_thread()
+    waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
+    others = [thread for thread in waited_for if thread is not main]
+    for thread in others:
+        thread.join(IDLE_SECONDS)
+    return any(thread.is_alive() for thread in others)

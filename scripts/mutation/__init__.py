@@ -4,6 +4,7 @@
     edits      the small changes of one statement
     touching   which tests execute which line, and how long they take
     running    one forked process per mutant
+    controls   the unchanged source in the same setting, which must pass
     explained  survivors that no test can kill, with the reason
     groups     the packages that have a name on the command line, and their tests
     scores     the share of killed mutants, with its interval

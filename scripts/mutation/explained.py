@@ -7,12 +7,15 @@ entries:
     - if len(impossible):
     + if not (len(impossible)):
     = Why no test can tell the two apart.
+
+If a file has the same change at several places, the entry is about the first; for another one the
+path is followed by its number, as in `mtdinterp/evidence.py, occurrence 2`.
 """
 
 from pathlib import Path
 
-Change = tuple[str, str, str]
-"""A path, the stripped line before and the stripped line after."""
+Change = tuple[str, str, str, int]
+"""A path, the stripped line before, the stripped line after, and which occurrence of the two."""
 
 _PREFIXES = ("- ", "+ ", "= ")
 
@@ -43,6 +46,10 @@ def read_explained(path: Path) -> dict[Change, str]:
                 f"{path.name}: expected entries of four lines (path, '- ' before, '+ ' after, "
                 f"'= ' reason), got {entry!r}"
             )
-        file, before, after, reason = parts
-        reasons[file, before[2:].strip(), after[2:].strip()] = reason[2:].strip()
+        place, before, after, reason = parts
+        file, _, occurrence = place.partition(", occurrence ")
+        change = (file, before[2:].strip(), after[2:].strip(), int(occurrence or 1))
+        if change in reasons:
+            raise ValueError(f"{path.name}: the same change is explained twice: {entry!r}")
+        reasons[change] = reason[2:].strip()
     return reasons

@@ -10,6 +10,8 @@ class Group:
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
+    only_used_by: tuple[str, ...] = ()
+    """Tests that import a source but are about something else, such as a page."""
 
 
 GROUPS = {
@@ -18,6 +20,8 @@ GROUPS = {
         tests=(
             "tests/estimators",
             "tests/tasks",
+            "tests/test_checks.py",
+            "tests/test_errors.py",
             "tests/test_evidence.py",
             "tests/test_theory.py",
             "tests/construction",
@@ -25,6 +29,14 @@ GROUPS = {
             "tests/readings",
             "tests/test_explanation.py",
             "tests/test_registry.py",
+        ),
+        only_used_by=(
+            "tests/app",
+            "tests/interventions",
+            "tests/models",
+            "tests/report",
+            "tests/reproduce",
+            "tests/training",
         ),
     ),
     "attention": Group(
@@ -41,10 +53,12 @@ GROUPS = {
             "tests/native/test_fused_step.py",
             "tests/training/test_training.py",
         ),
+        only_used_by=("tests/interventions", "tests/probes", "tests/test_cli.py"),
     ),
     "interventions": Group(
         sources=("mtdinterp/interventions",),
-        tests=("tests/interventions",),
+        tests=("tests/interventions", "tests/probes/test_heads.py"),
+        only_used_by=("tests/app", "tests/architectures"),
     ),
     "checkpoints": Group(
         sources=(
@@ -60,9 +74,20 @@ GROUPS = {
             "tests/checkpoints",
             "tests/faults",
             "tests/plugins",
+            "tests/sweep/test_attempts.py",
             "tests/test_checkpoints.py",
             "tests/test_history_lines.py",
+            "tests/test_storage.py",
             "tests/training",
+        ),
+        only_used_by=(
+            "tests/interventions",
+            "tests/probes",
+            "tests/reproduce",
+            "tests/sweep",
+            "tests/test_cli.py",
+            "tests/test_result_pages.py",
+            "tests/test_zoo.py",
         ),
     ),
     "security": Group(
@@ -75,6 +100,7 @@ GROUPS = {
             "mtdinterp/app/static_files.py",
         ),
         tests=("tests/app",),
+        only_used_by=("tests/plugins",),
     ),
 }
 

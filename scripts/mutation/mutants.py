@@ -1,6 +1,7 @@
 """Every small change of a file that some test should notice."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,11 @@ class Mutant:
     """The lines of the statement: whoever executes one of them touches the change."""
     on_import: bool
     """Whether the change takes effect when the module is imported."""
+    occurrence: int = 1
+    """1 for the first mutant of the file with this line before and after, 2 for the second, ...
+
+    The same line can stand at several places of a file, and not all of them need be tested.
+    """
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.kind}"
@@ -42,6 +48,7 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
     encoded = source.encode()
     starts = _line_starts(encoded)
     found: dict[str, Mutant] = {}
+    occurrences: Counter[tuple[str, str]] = Counter()
     for statement, on_import, function in _statements(tree, True, None):
         header = _header_lines(statement)
         for node, replacement, kind in edits_of(statement, function, source):
@@ -51,10 +58,24 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
             if changed == source or changed in found or not _compiles(changed):
                 continue
             before, after = _lines_changed(source, node, replacement)
+            occurrences[before, after] += 1
             found[changed] = Mutant(
-                file, node.lineno, before, after, kind, changed, header, on_import
+                file,
+                node.lineno,
+                before,
+                after,
+                kind,
+                changed,
+                header,
+                on_import,
+                occurrences[before, after],
             )
     return list(found.values())
+
+
+def unchanged(file: str, source: str) -> Mutant:
+    """The mutant that changes nothing, which all tests must let pass."""
+    return Mutant(file, 1, "", "", "unchanged", source, (), True)
 
 
 def _line_starts(encoded: bytes) -> list[int]:

@@ -1,5 +1,6 @@
 """`mtdinterp app` itself."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -66,6 +67,48 @@ def test_a_bench_without_a_browser_says_what_is_missing(monkeypatch):
 def test_it_listens_on_this_machine_alone():
     with app.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+SLOW_PROBE = """
+import sys
+import time
+
+from mtdinterp.app.workbench import Workbench
+from mtdinterp.cli import main
+
+def compute():
+    print("computing", flush=True)
+    time.sleep(25)
+
+Workbench.prepare_probe = lambda workbench, given: compute
+sys.exit(main(["app", "--no-browser", "--port", "0"]))
+"""
+
+
+def test_ctrl_c_ends_it_soon_and_in_one_sentence_while_an_answer_is_computed():
+    command = [sys.executable, "-c", SLOW_PROBE]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            port = int(server.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                lines = (
+                    "POST /api/probe HTTP/1.1",
+                    f"Host: 127.0.0.1:{port}",
+                    "Content-Type: application/json",
+                    "Content-Length: 2",
+                )
+                client.sendall("\r\n".join([*lines, "", "{}"]).encode())
+                assert server.stdout.readline() == "computing\n"
+                server.send_signal(signal.SIGINT)
+                _, errors = server.communicate(timeout=10)
+        finally:
+            server.kill()
+    last = errors.splitlines()[-1]
+    assert last == "mtdinterp app: interrupted; an answer was still being computed"
+    assert "Traceback" not in errors
+    assert server.returncode == 130
 
 
 def test_it_stops_although_a_request_was_sent_only_in_part():
