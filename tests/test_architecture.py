@@ -18,6 +18,7 @@ LAYERS = (
         "mtdinterp.history_lines",
         "mtdinterp.matrix_files",
         "mtdinterp.plugins",
+        "mtdinterp.processor",
         "mtdinterp.providers",
         "mtdinterp.registry",
         "mtdinterp.storage",
@@ -45,8 +46,7 @@ LAYERS = (
     ("probes",),
     ("mtdinterp.report", "mtdinterp.reproduce", "mtdinterp.app"),
     ("mtdinterp.notebook",),
-    ("mtdinterp.bench",),
-    ("mtdinterp.commands", "mtdinterp.sweep"),
+    ("mtdinterp.bench", "mtdinterp.commands", "mtdinterp.sweep"),
     ("mtdinterp.cli", "mtdinterp.__main__"),
 )
 """From the ground up: a module may import from its own layer's packages and from the layers before
