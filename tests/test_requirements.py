@@ -48,6 +48,13 @@ def test_everything_that_an_extra_asks_for_is_listed_in_a_version_that_it_allows
             assert requirement.specifier.contains(version), line
 
 
+def test_the_default_build_of_torch_has_the_hashes_of_all_its_files():
+    version, n_hashes = read_pins(ROOT / "requirements" / "torch-default.txt")["torch"]
+    cpu_version, _ = read_pins(ROOT / "requirements" / "torch.txt")["torch"]
+    assert f"{version}+cpu" == cpu_version
+    assert n_hashes > 1
+
+
 def test_every_extra_has_requirements():
     for extra in PROJECT["optional-dependencies"]:
         assert (ROOT / "requirements" / f"{extra}.txt").exists()
