@@ -104,7 +104,7 @@ ROW = {
 
 def test_a_row_of_the_sweep_becomes_a_row_of_the_page():
     outcome = outcome_of(ROW)
-    beta = "15.9; 15.8 (15.6 to 16.1)"
+    beta = "15.9; 15.84 (15.60 to 16.10)"
     assert outcome.row() == ("3", "0.01250", "1.000", "1.250", beta, "direct", "26")
     assert outcome.meets(GROUPS["m4"])
     assert not outcome_of({**ROW, "run.seconds": 61.0}).meets(GROUPS["m4"])
