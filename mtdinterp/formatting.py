@@ -126,17 +126,17 @@ def flat_text(symbol: str, low: float | None, high: float | None) -> str:
         high: the largest such value; None if there is no bound.
 
     Returns:
-        The text, such as "flat: any β from 2.1 up fits as well".
+        The text, such as "flat: every β ≥ 2.1 fits equally well".
     """
     if low is not None and high is not None:
-        which = f"any {symbol} from {_two_digits(low)} to {_two_digits(high)}"
+        which = f"every {symbol} from {_two_digits(low)} to {_two_digits(high)}"
     elif low is not None:
-        which = f"any {symbol} from {_two_digits(low)} up"
+        which = f"every {symbol} ≥ {_two_digits(low)}"
     elif high is not None:
-        which = f"any {symbol} up to {_two_digits(high)}"
+        which = f"every {symbol} ≤ {_two_digits(high)}"
     else:
         which = f"every {symbol}"
-    return f"flat: {which} fits as well"
+    return f"flat: {which} fits equally well"
 
 
 def _two_digits(value: float) -> str:

@@ -203,8 +203,8 @@ class BetaRecovery(Result):
         if self.flat:
             return f"{FLAT_OPTIMUM} ({self.optimum_text()})."
         return (
-            f"The optimum for this task and length is {self.optimum_text()}; in brackets, the "
-            "values within one standard error."
+            f"The optimum for this task and length is {self.optimum_text()}, with the "
+            "range within one standard error in parentheses."
         )
 
     def unclear_sentence(self) -> str:

@@ -2,13 +2,16 @@
 
 build.txt   what builds this package and those that come as source
 torch.txt   the CPU build of torch
+torch-default.txt
+            the default build of torch, for where pip is not offered the CPU build
 app.txt     the other packages that the extra `app` needs; likewise ray.txt and slurm.txt
 dev.txt     the other packages that the extra `dev` needs
 
-Versions come from constraints.txt. Hashes are those of all files of a release, so the same
-requirements serve every platform; torch stands alone because its builds have different hashes and
-different dependencies. Run this where pip finds the CPU build in a directory of wheels
-(PIP_FIND_LINKS).
+Versions come from constraints.txt. Hashes are those of all files of a release, so they serve every
+platform. The list of packages is resolved for Python 3.11 on the platform where this runs: another
+one may need packages that are not in it. Torch stands alone because its builds have different
+hashes and different dependencies. The one hash of the CPU build is that of the wheel in the
+directory that PIP_FIND_LINKS names, for Python 3.11 on Linux with x86-64.
 """
 
 import os
@@ -45,6 +48,8 @@ def main() -> None:
             torch = found[0]
             write(extra, packages.replace(torch, ""))
     write("torch", torch)
+    version = torch.split("+")[0]
+    write("torch-default", compiled(resolver, ["--no-deps", "-"], version, local_wheels=False))
 
 
 def install_resolver(folder: Path) -> Path:
@@ -55,11 +60,24 @@ def install_resolver(folder: Path) -> Path:
     return folder / "bin" / "uv"
 
 
-def compiled(resolver: Path, arguments: list[str], requirement: str = "") -> str:
-    """What uv resolves from its arguments and standard input, each package with its hashes."""
+def compiled(
+    resolver: Path, arguments: list[str], requirement: str = "", *, local_wheels: bool = True
+) -> str:
+    """What uv resolves from its arguments and standard input, each package with its hashes.
+
+    Args:
+        resolver: the program.
+        arguments: for `uv pip compile`.
+        requirement: what stands on standard input.
+        local_wheels: whether the directories of PIP_FIND_LINKS are searched, too.
+
+    Returns:
+        The requirements.
+    """
     command = [resolver, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate"]
     command += ["--no-header", "--python-version", "3.11", "--constraint", "constraints.txt"]
-    for directory in os.environ.get("PIP_FIND_LINKS", "").split():
+    directories = os.environ.get("PIP_FIND_LINKS", "").split() if local_wheels else []
+    for directory in directories:
         command += ["--find-links", directory]
     result = subprocess.run(
         [*command, *arguments],

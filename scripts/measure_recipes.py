@@ -18,6 +18,7 @@ from result_pages import RESULTS, replace_section, table
 
 from mtdinterp.checkpoints.provenance import Provenance
 from mtdinterp.checkpoints.save import versions
+from mtdinterp.estimators.optimum import Interval
 from mtdinterp.processor import processor_name
 from mtdinterp.sweep.directory import read_sweep
 from mtdinterp.sweep.table import Row, read_rows
@@ -35,7 +36,8 @@ class Outcome:
     ratios: dict[str, float]
     """KL divided by that of tuned mirror descent, by the keys of `STEPS`."""
     beta: float
-    optimal_beta: float
+    optimum: str
+    """The tuned β with its interval, or that it is flat."""
     branch: str
     seconds: float
     """Of training and its evaluations, without the preparation of the held-out set."""
@@ -52,7 +54,7 @@ class Outcome:
             f"{self.kl:.5f}",
             f"{self.ratios['one_step']:.3f}",
             f"{self.ratios['two_step']:.3f}",
-            f"{self.beta:.1f} ({self.optimal_beta:.1f})",
+            f"{self.beta:.1f}; {self.optimum}",
             self.branch,
             f"{self.seconds:.0f}",
         )
@@ -118,7 +120,7 @@ def section(name: str, group: Group, rows: Sequence[Row]) -> str:
         "KL",
         "over one-step MD",
         "over two-step MD",
-        "β (optimum)",
+        "β; optimum (range within one standard error)",
         "branch",
         "seconds of training",
     )
@@ -148,10 +150,18 @@ def outcome_of(row: Row) -> Outcome:
         kl=row["kl"],
         ratios={name: row["kl"] / row[f"kl_of_{name}"] for name in STEPS},
         beta=row["beta"],
-        optimal_beta=row["optimal_beta"],
+        optimum=optimum_text(row),
         branch=row["branch"],
         seconds=row["run.seconds"],
     )
+
+
+def optimum_text(row: Row) -> str:
+    """The tuned β of a row with its interval, or that it is flat."""
+    if row.get("optimal_flat") is None:
+        return f"{row['optimal_beta']:.1f} (interval not recorded)"
+    interval = Interval(row["optimal_low"], row["optimal_high"])
+    return interval.text("β", row["optimal_beta"], row["optimal_flat"])
 
 
 def versions_of(rows: Sequence[Row]) -> dict[str, str]:

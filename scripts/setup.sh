@@ -58,8 +58,9 @@ install_hashed() {
     in_venv_pip install --require-hashes --no-deps --no-build-isolation -r "requirements/$1.txt"
 }
 
-# Installs the CPU build of torch, whose hash is known. Where pip is not offered this build, it takes another build of
-# the same version, whose hash and dependencies are not known.
+# Installs the CPU build of torch. Its hash is known for one platform. On another one, it is installed without the check.
+# Where pip is not offered this build, it takes the default build, whose hashes are known, but whose dependencies are not
+# pinned.
 install_torch() {
     local log
     log=$(mktemp)
@@ -69,13 +70,25 @@ install_torch() {
     fi
     if grep -q 'No matching distribution found for torch' "$log"; then
         rm "$log"
-        echo "pip is not offered the CPU build of torch; installing the default build, without checking hashes …" >&2
+        echo "pip is not offered the CPU build of torch; installing the default build with its hash checked, but not those of the packages that only this build needs …" >&2
+        install_hashed torch-default
+        in_venv_pip install -c constraints.txt torch
+        return
+    fi
+    if grep -q 'DO NOT MATCH THE HASHES' "$log" && ! on_locked_platform; then
+        rm "$log"
+        echo "The hash of the CPU build of torch is known for Python 3.11 on Linux with x86-64 only; installing it without checking its hash …" >&2
         in_venv_pip install -c constraints.txt torch
         return
     fi
     cat "$log" >&2
     rm "$log"
     return 1
+}
+
+# Whether requirements/torch.txt has the hash for this Python and this machine.
+on_locked_platform() {
+    .venv/bin/python -c 'import platform, sys; sys.exit((*sys.version_info[:2], sys.platform, platform.machine()) != (3, 11, "linux", "x86_64"))'
 }
 
 # The Debian packages of those programs that the tests need and that are not on the path. The compiled kernels and

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mtdinterp import LagSpecificMTDTask, catalogue, load_checkpoint, save_checkpoint
+from mtdinterp.algorithms import two_step
 from mtdinterp.architectures import Architecture, start_names
 from mtdinterp.checkpoint_files import zoo_names
 from mtdinterp.cli import main
@@ -404,7 +405,7 @@ def test_equal_rows_leave_nothing_to_tune_and_say_what_to_do(layers, flag, tmp_p
     ("interval", "is_flat", "text"),
     [
         ([15.9, 16.4], False, "optimum 16.13 (15.90 to 16.40)"),
-        ([2.1, None], True, "optimum flat: any β from 2.1 up fits as well"),
+        ([2.1, None], True, "optimum flat: every β ≥ 2.1 fits equally well"),
     ],
 )
 def test_training_says_how_well_the_optimum_is_known(interval, is_flat, text):
@@ -426,6 +427,18 @@ def test_construct_gives_the_interval_of_every_tuned_constant(capsys):
     rows = {row["estimator"]: row for row in result["kl_to_truth"]}
     assert set(rows["one_step"]["intervals"]) == {"beta"}
     assert rows["maximum_likelihood"]["constants"] == {}
+
+
+def test_construct_says_that_constants_tuned_together_have_no_intervals(capsys, monkeypatch):
+    constants = two_step.TwoStepConstants(5.0, 3.0, 1.0, 6.0)
+    monkeypatch.setattr(two_step, "tune_two_step", lambda *arguments: constants)
+    size = ["--vocab-size", "3", "--order", "2", "--length", "16", "--sequences", "50"]
+    assert main(["construct", *size, "--layers", "5"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "c₂ = 6 (tuned together, so without intervals)" in first
+    given = ["--constants", "5", "3", "1", "6"]
+    assert main(["construct", *size, "--layers", "5", *given]) == 0
+    assert "without intervals" not in capsys.readouterr().out
 
 
 def test_construct_says_that_an_optimum_is_flat(capsys, tmp_path):

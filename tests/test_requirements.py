@@ -21,6 +21,7 @@ def read_pins(path: Path) -> dict[str, tuple[str, int]]:
     return pins
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONSTRAINTS = {name: pin[0] for name, pin in read_pins(ROOT / "constraints.txt").items()}
 
 
@@ -36,19 +37,24 @@ def test_versions_are_those_of_the_constraints_and_every_package_has_a_hash(path
         assert n_hashes >= 1, name
 
 
-@pytest.mark.parametrize("extra", ["app", "dev"])
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
 def test_everything_that_an_extra_asks_for_is_listed_in_a_version_that_it_allows(extra):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = read_pins(ROOT / "requirements" / f"{extra}.txt")
     pins |= read_pins(ROOT / "requirements" / "torch.txt")
-    for line in project["dependencies"] + project["optional-dependencies"][extra]:
+    for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"][extra]:
         requirement = Requirement(line)
-        if requirement.name != project["name"]:
+        if requirement.name != PROJECT["name"]:
             version, _ = pins[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version), line
 
 
+def test_the_default_build_of_torch_has_the_hashes_of_all_its_files():
+    version, n_hashes = read_pins(ROOT / "requirements" / "torch-default.txt")["torch"]
+    cpu_version, _ = read_pins(ROOT / "requirements" / "torch.txt")["torch"]
+    assert f"{version}+cpu" == cpu_version
+    assert n_hashes > 1
+
+
 def test_every_extra_has_requirements():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extra in project["optional-dependencies"]:
+    for extra in PROJECT["optional-dependencies"]:
         assert (ROOT / "requirements" / f"{extra}.txt").exists()

@@ -92,6 +92,9 @@ ROW = {
     "kl_of_two_step": 0.01,
     "beta": 15.91,
     "optimal_beta": 15.84,
+    "optimal_low": 15.6,
+    "optimal_high": 16.1,
+    "optimal_flat": False,
     "branch": "direct",
     "run.seconds": 26.4,
     **{f"run.{name}": number for name, number in versions().items()},
@@ -101,13 +104,21 @@ ROW = {
 
 def test_a_row_of_the_sweep_becomes_a_row_of_the_page():
     outcome = outcome_of(ROW)
-    assert outcome.row() == ("3", "0.01250", "1.000", "1.250", "15.9 (15.8)", "direct", "26")
+    beta = "15.9; 15.84 (15.60 to 16.10)"
+    assert outcome.row() == ("3", "0.01250", "1.000", "1.250", beta, "direct", "26")
     assert outcome.meets(GROUPS["m4"])
     assert not outcome_of({**ROW, "run.seconds": 61.0}).meets(GROUPS["m4"])
     assert not outcome_of({**ROW, "branch": "mirrored"}).meets(GROUPS["m4"])
     assert not outcome_of({**ROW, "kl": 0.0132}).meets(GROUPS["m4"])
     with pytest.raises(SystemExit, match="a-cell: two_step could not be tuned"):
         outcome_of({**ROW, "kl_of_two_step": None})
+
+
+def test_a_row_of_the_page_says_that_an_optimum_is_flat_or_has_no_interval():
+    flat = outcome_of({**ROW, "optimal_flat": True, "optimal_high": None})
+    assert flat.row()[4] == "15.9; flat: every β ≥ 16 fits equally well"
+    old = {name: value for name, value in ROW.items() if name != "optimal_flat"}
+    assert outcome_of(old).row()[4] == "15.9; 15.8 (interval not recorded)"
 
 
 def test_a_section_says_how_many_runs_succeeded_and_what_it_is_about():

@@ -178,12 +178,28 @@ def test_only_a_missing_build_of_torch_is_replaced_by_another_one(sandbox, reaso
     then = f'case "$*" in *requirements/torch.txt) echo "{reason}" >&2; exit 1 ;; esac\n'
     sandbox.stand_in(sandbox.root / ".venv" / "bin" / "python", "python", then)
     result = sandbox.run("scripts/test")
-    assert (
-        any(call.endswith("-c constraints.txt torch") for call in sandbox.pip_calls()) == falls_back
-    )
-    assert ("without checking hashes" in result.stderr) == falls_back
+    calls = sandbox.pip_calls()
+    assert any(call.endswith("-c constraints.txt torch") for call in calls) == falls_back
+    hashed = [call for call in calls if call.endswith("requirements/torch-default.txt")]
+    assert [("--require-hashes" in call) for call in hashed] == [True] * falls_back
+    assert ("only this build needs" in result.stderr) == falls_back
     assert (result.returncode == 0) == falls_back
     assert (reason in result.stderr) != falls_back
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_hash_of_torch_that_does_not_match_stops_only_where_it_is_known(sandbox, is_locked):
+    sandbox.provide(*TOOLS)
+    reason = "THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
+    then = f'case "$*" in *requirements/torch.txt) echo "{reason}" >&2; exit 1 ;; esac\n'
+    then += f'case "$*" in "-c import platform"*) exit {int(not is_locked)} ;; esac\n'
+    sandbox.stand_in(sandbox.root / ".venv" / "bin" / "python", "python", then)
+    result = sandbox.run("scripts/test")
+    assert (result.returncode == 0) != is_locked
+    assert (reason in result.stderr) == is_locked
+    assert ("installing it without checking its hash" in result.stderr) != is_locked
+    unchecked = [call for call in sandbox.pip_calls() if "-c constraints.txt torch" in call]
+    assert len(unchecked) == (not is_locked)
 
 
 @pytest.mark.parametrize(

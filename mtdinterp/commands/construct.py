@@ -134,6 +134,8 @@ def run(options: argparse.Namespace) -> int:
         ]
         result["checkpoint"] = str(options.out) if options.out else None
     described = ", ".join(fit.constant_text(constant) for constant in algorithm.constants)
+    if _is_tuned(options) and not fit.intervals:
+        described += " (tuned together, so without intervals)"
     print(json.dumps(result, indent=1) if options.json else _table(result, described))
     return 0
 

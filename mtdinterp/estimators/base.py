@@ -141,8 +141,8 @@ class Estimator(ABC):
             return fit
         (constant,) = self.constants_for(evidence)
         value = fit.intervals[constant.name].middle((constant.low, constant.high))
-        reached = evidence.divergence(wanted, self.weights(evidence, **{constant.name: value}))
         settled = {constant.name: value}
+        reached = evidence.divergence(wanted, self.checked_weights(evidence, settled))
         return replace(fit, constants=settled, divergence=reached.mean().item(), at_bound=())
 
 

@@ -83,7 +83,7 @@ class Interval(NamedTuple):
             flat: whether it is flat; its value is then not shown.
 
         Returns:
-            The text, such as "16.13 (15.92 to 16.35)" or "flat: any β from 2.1 up fits as well".
+            The text, such as "16.13 (15.92 to 16.35)" or "flat: every β ≥ 2.1 fits equally well".
         """
         if flat:
             return flat_text(symbol, self.low, self.high)

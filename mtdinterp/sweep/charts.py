@@ -43,6 +43,9 @@ REFERENCES = {
 """Columns to compare a column with, each with the key of its style and its label."""
 CONSTANTS = {"ratio": (1.0, "one_step", ONE_STEP)}
 """The same for values that are always the same."""
+FLAT = {"optimal_beta": "optimal_flat"}
+"""Columns of optima, each with the column that says that the optimum is flat. The value of a flat
+optimum is noise, so it is left out."""
 MOST_FACETS = 12
 
 
@@ -97,7 +100,11 @@ class Results:
 
     def values(self, group: Group, column: str) -> dict[str, float]:
         """The numbers of a group's cells in a column, by the cells' names."""
-        found = {entry.name: number(self.rows[entry.name].get(column)) for entry in group.entries}
+        flat = FLAT.get(column)
+        rows = {entry.name: self.rows[entry.name] for entry in group.entries}
+        if flat is not None:
+            rows = {name: row for name, row in rows.items() if not row.get(flat)}
+        found = {name: number(row.get(column)) for name, row in rows.items()}
         return {name: value for name, value in found.items() if value is not None}
 
     def summary(self, group: Group, column: str) -> Estimate | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.estimators.mirror_descent import TunedRate
 from mtdinterp.report import collect, judge, write_report
 from mtdinterp.report.collect import QUICK_SEQUENCES, collect_probes
 from mtdinterp.report.findings import Findings
@@ -63,10 +64,21 @@ def metrics_of(checkpoint: Checkpoint, held_out: HeldOut) -> dict[str, Scalar]:
         values[name] = last[name]
     for name, kl in held_out.kl.items():
         values[f"kl_of_{name}"] = kl
-    tuned = held_out.tuned
-    values["optimal_beta"] = None if tuned is None else tuned.beta
+    values |= optimum_of(held_out.tuned)
     values["warning"] = shortfall(last, Recipe.from_dict(checkpoint.config["recipe"]))
     return values
+
+
+def optimum_of(tuned: TunedRate | None) -> dict[str, Scalar]:
+    """The tuned β, the ends of its interval (None if open), and whether it is flat."""
+    if tuned is None:
+        return dict.fromkeys(("optimal_beta", "optimal_low", "optimal_high", "optimal_flat"))
+    return {
+        "optimal_beta": tuned.beta,
+        "optimal_low": tuned.interval.low,
+        "optimal_high": tuned.interval.high,
+        "optimal_flat": tuned.flat,
+    }
 
 
 def scalars_of(findings: Findings) -> dict[str, Scalar]:

@@ -36,6 +36,7 @@ GROUPS = {
             "tests/models",
             "tests/report",
             "tests/reproduce",
+            "tests/sweep",
             "tests/training",
         ),
     ),

@@ -139,7 +139,7 @@ def test_one_of_several_constants_on_its_bound_is_marked(evidence, beyond, bound
         ),
         (
             Fit({"beta": 16.13}, 0.1, intervals={"beta": Interval(2.13, None)}, flat=("beta",)),
-            "β = 16.1, flat: any β from 2.1 up fits as well",
+            "β = 16.1, flat: every β ≥ 2.1 fits equally well",
         ),
     ],
 )

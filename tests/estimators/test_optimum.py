@@ -122,10 +122,10 @@ def test_an_ordinary_task_has_a_clear_optimum():
     ("interval", "flat", "text"),
     [
         (Interval(15.92, 16.35), False, "16.13 (15.92 to 16.35)"),
-        (Interval(2.13, None), True, "flat: any β from 2.1 up fits as well"),
-        (Interval(None, 300.0), True, "flat: any β up to 300 fits as well"),
-        (Interval(1.0, 90.0), True, "flat: any β from 1 to 90 fits as well"),
-        (Interval(None, None), True, "flat: every β fits as well"),
+        (Interval(2.13, None), True, "flat: every β ≥ 2.1 fits equally well"),
+        (Interval(None, 300.0), True, "flat: every β ≤ 300 fits equally well"),
+        (Interval(1.0, 90.0), True, "flat: every β from 1 to 90 fits equally well"),
+        (Interval(None, None), True, "flat: every β fits equally well"),
         (Interval(None, 17.0), False, "16.1 (at the bound of its range)"),
     ],
 )

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from mtdinterp.estimators import Estimator
+from mtdinterp.estimators import Constant, Estimator
+from mtdinterp.estimators.fitting import Fit
+from mtdinterp.estimators.optimum import Interval
 from mtdinterp.tasks import MTDTask
 
 TASK = MTDTask.random(3, 2, seed=0)
@@ -65,3 +67,22 @@ def test_weights_that_sum_to_1_within_rounding_are_accepted():
     rounded = EVIDENCE.uniform * (1 + 1e-9)
     prediction = Wrong(rounded).predict(EVIDENCE)
     assert (prediction - EVIDENCE.predict(EVIDENCE.uniform)).abs().max() < 2e-9
+
+
+class WrongAtFlatOptimum(Estimator):
+    """Has a flat optimum, in whose middle the weights are wrong."""
+
+    name, label = "wrong", "wrong at its optimum"
+    constants = (Constant("beta", "β", 1.0, 100.0),)
+
+    def weights(self, evidence, *, beta):
+        return evidence.uniform * 1.001
+
+    def fit(self, evidence, predictions):
+        interval = Interval(2.0, 50.0)
+        return Fit({"beta": 3.0}, 0.0, intervals={"beta": interval}, flat=("beta",))
+
+
+def test_weights_at_a_flat_optimum_are_checked_too():
+    with pytest.raises(ValueError, match="expected weights that sum to 1"):
+        WrongAtFlatOptimum().tune(TASK, 10, n_sequences=4)

@@ -112,6 +112,15 @@ def test_means_are_over_seeds_and_references_over_all(sweep):
     assert tuned.points == ((16.0, 16 / 3), (32.0, 32 / 3))
 
 
+def test_no_tuned_beta_is_drawn_where_the_optimum_is_flat(tmp_path):
+    cells = grid(architectures=("standard",))
+    for cell in cells:
+        cell.metrics["optimal_flat"] = cell.metrics["optimal_beta"] > 6
+    sweep = write_files(tmp_path, cells, VARIED)
+    (tuned,) = chart(results_of(sweep), "beta").facets[0].references
+    assert tuned.points == ((16.0, 16 / 3),)
+
+
 def test_a_single_run_has_the_interval_of_its_own_standard_error(tmp_path):
     sweep = write_files(tmp_path, grid(seeds=(0,)), VARIED[:2])
     mean = chart(results_of(sweep), "kl").facets[0].samples[0].means[0]
