@@ -216,10 +216,12 @@ def test_being_asked_to_stop_saves_and_says_how_to_go_on(number, tmp_path):
 
 
 LOSE_THE_TERMINAL = """
-import os, pty, sys, time
+import os, pty, signal, sys, time
 command = sys.argv[1:]
 process, terminal = pty.fork()
 if process == 0:
+    # Tests that run under nohup inherit that the signal is ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.execv(command[0], command)
 os.set_blocking(terminal, False)
 seen = b""
