@@ -298,11 +298,22 @@ def children_of(pid):
     return [int(word) for word in text.split()]
 
 
+WHILE_A_CELL_RUNS = 0.8
+"""The share of kills that wait until a cell runs."""
+
+
+def wait_for_a_cell(sweep, driver, deadline):
+    """Wait until a cell runs, or the driver has ended."""
+    while driver.poll() is None and not processes_of(sweep) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def kill_at_random(path, sweep, n_kills, words=()):
     """Run the command again and again, and kill it or a process of its at random moments.
 
     Half of the kills hit the driver; the others hit a cell, or with the same chance whatever else
-    the driver has started, such as Ray's scheduler.
+    the driver has started, such as Ray's scheduler. Most kills come while a cell runs: on a busy
+    machine, a fixed time would always hit processes that are still loading.
 
     Args:
         path: where grid.json is.
@@ -323,7 +334,9 @@ def kill_at_random(path, sweep, n_kills, words=()):
             if all(status.state == "done" for status in statuses(sweep).values()):
                 break
             driver = subprocess.Popen(command(path, *words), stderr=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.3, 4))
+        if chance.random() < WHILE_A_CELL_RUNS:
+            wait_for_a_cell(sweep, driver, deadline)
+        time.sleep(chance.uniform(0.0, 3.0))
         kind = chance.choice(("driver", "driver", "cell", "child"))
         if kind == "driver":
             driver.kill()
