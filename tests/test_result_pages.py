@@ -203,5 +203,8 @@ def test_the_fast_recipe_still_reaches_what_the_table_says(tmp_path):
     page.write_text("# Training\n")
     assert measure({"m4": replace(GROUPS["m4"], seeds=1)}, tmp_path / "sweep", page) == 0
     measured = row_of(page.read_text(), "## m4:", "0")
-    assert numbers(measured[:-1]) == pytest.approx(numbers(stored[:-1]), rel=0.02)
+    recorded = numbers(stored[:-1])
+    # Behind the optimum, new rows have its interval, which rows of earlier versions lack.
+    assert len(recorded) >= 5
+    assert numbers(measured[:-1])[: len(recorded)] == pytest.approx(recorded, rel=0.02)
     assert measured[5] == stored[5] == "direct"
