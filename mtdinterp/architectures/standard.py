@@ -4,6 +4,7 @@ Learned embedding, Q/K/V/O projections, score[i, j] = q_i·(k_j + R_K[i-j])/√d
 Σ_j A[i, j]·(v_j + R_V[i-j]), additive residual stream, linear read-out, no MLP, no normalisation.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -311,3 +312,41 @@ class Standard(Architecture):
         if can_tie(n_layers, n_heads):
             fields["initialisation"] = "tied"
         return fields
+
+    def keep_far_attention(
+        self, model: StandardTransformer, shorter: int, n_components: int | None = None
+    ) -> None:
+        """Subtract the log of the ratio of lengths beyond the lags, in the first and last layer.
+
+        There is no constant in the stream to hang a score on, but the tables are read by queries,
+        and the query of every token in layer 1 is known: a vector u with u·q = 1 for all of them
+        takes the place of a constant. In the last layer, queries also hold what earlier layers have
+        written, so the change of the scores is only about right there; training does the rest.
+
+        Args:
+            model: the grown model.
+            shorter: the length before.
+            n_components: the number of lags; without it, nothing is changed.
+        """
+        if n_components is None:
+            return
+        lower = math.log(model.config.length / shorter)
+        layers = model.attention
+        first = -lower * _constant_reader(model, layers[0])
+        layers[0].R_K[:, 0] += first
+        layers[0].R_K[:, n_components + 1 :] += first[:, None]
+        if len(layers) > 1:
+            last = -lower * _constant_reader(model, layers[-1])
+            layers[-1].R_K[:, n_components:] += last[:, None]
+
+
+def _constant_reader(
+    model: StandardTransformer, attn: StandardAttention
+) -> Float[Tensor, "head d_head"]:
+    """A row of the key table that adds 1 to the score of the query of every token.
+
+    The least-squares solution, if a head is narrower than the vocabulary.
+    """
+    queries = torch.einsum("vd,hde->hve", model.embed.W_E, attn.W_Q) * attn.score_scale
+    ones = torch.ones(model.config.vocab_size, 1, dtype=queries.dtype)
+    return (torch.linalg.pinv(queries) @ ones)[..., 0]

@@ -142,9 +142,9 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recipe",
-        choices=("fast", "paper"),
+        choices=("fast", "grown", "paper"),
         default="fast",
-        help="training recipe, described below (default: fast)",
+        help="training recipe, described below (default: fast; with --grow-from: grown)",
     )
     group = parser.add_argument_group("override individual recipe settings")
     for name, settings in RECIPE_FLAGS.items():
@@ -180,7 +180,12 @@ def make_training(options: argparse.Namespace) -> Training:
     changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
     changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
     recipe = recipe_for(
-        options.recipe, options.architecture, options.layers, options.heads, **changes
+        options.recipe,
+        options.architecture,
+        options.layers,
+        options.heads,
+        length=options.length,
+        **changes,
     )
     model = ARCHITECTURES[options.architecture].new_model(
         task.vocab_size,

@@ -26,6 +26,7 @@ from mtdinterp.estimators.mirror_descent import (
     mirror_descent,
     tune_learning_rate,
 )
+from mtdinterp.estimators.posterior import PosteriorMean, posterior_mean
 
 if TYPE_CHECKING:
     from mtdinterp.algorithms.two_step import TwoStepConstants, reweighted_two_step
@@ -35,6 +36,7 @@ __all__ = [
     "Constants",
     "Estimator",
     "Fit",
+    "PosteriorMean",
     "TunedRate",
     "TwoStepConstants",
     "beta_from_learning_rate",
@@ -48,6 +50,7 @@ __all__ = [
     "log_likelihood",
     "mean_responsibilities",
     "mirror_descent",
+    "posterior_mean",
     "predict_next",
     "responsibilities",
     "reweighted_two_step",

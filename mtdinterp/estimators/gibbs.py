@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_concentration, check_count
-from mtdinterp.evidence import evidence_of
+from mtdinterp.evidence import Evidence, evidence_of
 
 
 @overload
@@ -81,6 +81,26 @@ def gibbs_posterior_mean(
     chain = run_chain(likelihoods.numpy(), alpha.numpy(), burn_in, samples, rao_blackwell, rng)
     mean = torch.from_numpy(chain.mean(0))
     return (mean, torch.from_numpy(chain_stderr(chain))) if return_stderr else mean
+
+
+def sampled_posterior_mean(
+    evidence: Evidence, seed: int = 0, samples: int = 2000, burn_in: int = 200
+) -> tuple[Float64[Tensor, "batch component"], Float64[Tensor, "batch component"]]:
+    """The Rao-Blackwellised Gibbs estimate under the evidence's own prior.
+
+    Args:
+        evidence: the evidence of the sequences.
+        seed: seed of the chain.
+        samples: draws that are averaged.
+        burn_in: draws that are thrown away first.
+
+    Returns:
+        Posterior means of every sequence, and their standard errors.
+    """
+    alpha = as_concentration(evidence.concentration, evidence.n_components)
+    rng = np.random.Generator(np.random.SFC64(seed))
+    chain = run_chain(evidence.likelihoods.numpy(), alpha.numpy(), burn_in, samples, True, rng)
+    return torch.from_numpy(chain.mean(0)), torch.from_numpy(chain_stderr(chain))
 
 
 def run_chain(

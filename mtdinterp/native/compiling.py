@@ -21,6 +21,7 @@ FLAGS = {
     "step.cpp": BY_HAND,
     "rates.cpp": BY_HAND,
     "posterior.cpp": ("-ffp-contract=fast",),
+    "stick_grid.cpp": ("-ffp-contract=fast",),
     "sampler.cpp": ("-ffp-contract=off",),  # must round as NumPy does
 }
 TARGETS = (("-march=native",), ("-mcpu=native",), ())

@@ -85,6 +85,71 @@ def log_likelihood_at_nodes(
     return out
 
 
+def stick_grid_moments(
+    likelihoods: Float64[np.ndarray, "batch lag step"],
+    nodes: Float64[np.ndarray, "batch stick node"],
+    weights: Float64[np.ndarray, "batch stick node"],
+    counts: Int64[np.ndarray, "batch stick"],
+    starts: Int64[np.ndarray, "batch stick"],
+    negligible: Float64[np.ndarray, "batch stick"],
+) -> tuple[Float64[np.ndarray, "batch moment"], Float64[np.ndarray, "batch stick node"]]:
+    """Sums of a likelihood over product grids in the fractions of a stick.
+
+    Args:
+        likelihoods: c of every sequence, [batch, lag, step], with at least two lags.
+        nodes: the nodes of every fraction, one fewer than lags.
+        weights: the quadrature weight of every node.
+        counts: how many of the nodes of every fraction are used, the first ones.
+        starts: the node at which the walk along every fraction begins.
+        negligible: the mass below which a walk along a fraction may end.
+
+    Returns:
+        The mass and the mass times each mixture weight, [batch, 1 + lag], and the mass at every
+        node of every fraction.
+    """
+    if likelihoods.ndim != 3 or nodes.ndim != 3:
+        raise ValueError(
+            "likelihoods and nodes: expected [batch, lag, step] and [batch, stick, node], got "
+            f"shapes {list(likelihoods.shape)} and {list(nodes.shape)}"
+        )
+    batch_size, order, steps = likelihoods.shape
+    sticks, n_nodes = order - 1, nodes.shape[2]
+    if sticks < 1 or n_nodes < 1:
+        raise ValueError(f"expected at least 2 lags and 1 node, got {order} and {n_nodes}")
+    per_node = (batch_size, sticks, n_nodes)
+    used = _operand("counts", counts, np.int64, (batch_size, sticks))
+    first = _operand("starts", starts, np.int64, (batch_size, sticks))
+    if (first < 0).any() or (first >= used).any() or (used > n_nodes).any():
+        raise ValueError(f"starts and counts: expected 0 <= start < count <= {n_nodes}")
+    padding = ((0, 0), (0, 0), (0, -n_nodes % NODES))
+    padded = [
+        np.pad(_operand(name, array, np.float64, per_node), padding, mode="edge")
+        for name, array in (("nodes", nodes), ("weights", weights))
+    ]
+    stride = padded[0].shape[2]
+    # Parts are added up here, in one order, whichever thread has computed them.
+    parts = stride // NODES if sticks == 1 else n_nodes
+    moments = np.zeros((batch_size, parts, 1 + order))
+    marginals = np.zeros((batch_size, parts, sticks, stride))
+    _call(
+        "stick_grid_moments",
+        moments,
+        marginals,
+        _operand("likelihoods", likelihoods, np.float64, (batch_size, order, steps)),
+        *padded,
+        used,
+        first,
+        _operand("negligible", negligible, np.float64, (batch_size, sticks)),
+        batch_size,
+        steps,
+        sticks,
+        stride,
+        parts,
+        kernel_threads(),
+    )
+    return moments.sum(1), marginals.sum(1)[..., :n_nodes]
+
+
 def draw_tokens(
     keep: Float64[np.ndarray, " cells"],
     other: Int64[np.ndarray, " cells"],

@@ -66,6 +66,8 @@ def plan(grid: Grid, folder: Path, threads: int = 1) -> Plan:
             cell = _cell(parser, {"threads": threads, **given}, folder)
             if parent is not None:
                 _check_growth(parent, cell)
+            elif given.get("recipe") == "grown":
+                raise GridError("recipe: grown needs a model to start from; see from: in a grid")
         except ValueError as error:
             raise GridError(f"{_shown(combination.settings, grid.varied)}{error}") from error
         before = None if parent is None else parent.name

@@ -2,6 +2,7 @@
 
 from mtdinterp.architectures import initialise
 from mtdinterp.training.evaluation import HeldOut
+from mtdinterp.training.growth import grow
 from mtdinterp.training.loop import DivergedError, Trainer
 from mtdinterp.training.recipes import PAPER, Recipe, fast, recipe_for
 
@@ -12,6 +13,7 @@ __all__ = [
     "Recipe",
     "Trainer",
     "fast",
+    "grow",
     "initialise",
     "recipe_for",
 ]

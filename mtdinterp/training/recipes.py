@@ -1,6 +1,7 @@
-"""How a model is trained: one field per setting, and two named recipes.
+"""How a model is trained: one field per setting, and the named recipes.
 
-`fast` reaches the construction in under a minute; `paper` is the paper's own, slow and noisy.
+`fast` reaches the construction in under a minute. `grown` continues with the weights of a shorter
+model and needs few steps. `paper` is the paper's own, slow and noisy.
 """
 
 import math
@@ -17,7 +18,7 @@ from mtdinterp.native.step import LOSSES
 TARGETS = ("expected", "sampled")
 SUPERVISIONS = ("last", "all")
 SCHEDULES = ("constant", "cosine")
-RECIPES = ("fast", "paper")
+RECIPES = ("fast", "grown", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,9 @@ PAPER = Recipe(
 )
 
 
+FAST_STEPS = 8000
+"""Steps of the fast recipe with three layers."""
+
 QUICK = (0.9, 0.95)
 """Adam's decay rates in the fast recipe.
 
@@ -150,7 +154,7 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
     """
     base = Recipe(
         name="fast",
-        steps=8000,
+        steps=FAST_STEPS,
         batch_size=64,
         learning_rate=1e-2,
         warmup=200,
@@ -160,23 +164,84 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
     return replace(base, **registry.ARCHITECTURES[architecture].fast_recipe(n_layers, n_heads))
 
 
+@dataclass(frozen=True)
+class GrownSettings:
+    """What growing to a length takes: fewer steps and sequences than training from scratch."""
+
+    length: int
+    """The longest sequences that these settings are for."""
+    steps: int
+    """For models that the fast recipe trains for `FAST_STEPS`; others get as many more."""
+    batch_size: int
+    rate: float
+    """The learning rate, as a share of that of the fast recipe."""
+    warmup: int = 200
+
+
+GROWN = (
+    GrownSettings(128, steps=4000, batch_size=64, rate=0.5),
+    GrownSettings(256, steps=4000, batch_size=32, rate=0.5),
+    GrownSettings(512, steps=3000, batch_size=24, rate=0.4),
+    GrownSettings(1024, steps=1500, batch_size=16, rate=0.3),
+)
+LONGEST = GrownSettings(2**31, steps=1000, batch_size=16, rate=0.3, warmup=500)
+"""Beyond 1024 the steps are few and slow, so the first ones must not do damage."""
+
+
+def grown(architecture: str, n_layers: int, n_heads: int, length: int) -> Recipe:
+    """The recipe for a model that starts from the weights of a shorter one.
+
+    Args:
+        architecture: the name of a registered architecture.
+        n_layers: number of layers.
+        n_heads: heads per layer.
+        length: the length of the model that is trained.
+
+    Returns:
+        The recipe; its initialisation is not used.
+    """
+    base = fast(architecture, n_layers, n_heads)
+    settings = next((entry for entry in GROWN if length <= entry.length), LONGEST)
+    return replace(
+        base,
+        name="grown",
+        steps=round(settings.steps * base.steps / FAST_STEPS),
+        batch_size=settings.batch_size,
+        learning_rate=settings.rate * base.learning_rate,
+        warmup=settings.warmup,
+    )
+
+
 def recipe_for(
-    name: str, architecture: str, n_layers: int, n_heads: int = 1, **changes: Any
+    name: str,
+    architecture: str,
+    n_layers: int,
+    n_heads: int = 1,
+    *,
+    length: int | None = None,
+    **changes: Any,
 ) -> Recipe:
     """A named recipe with some of its fields changed.
 
     Args:
-        name: "fast" or "paper".
+        name: one of `RECIPES`.
         architecture: the name of a registered architecture.
         n_layers: number of layers.
         n_heads: heads per layer.
+        length: the length of the model, on which "grown" depends.
         changes: fields to change; None keeps the recipe's value.
 
     Returns:
         The recipe; if a change made a difference, its name says so.
     """
     check_option("recipe", name, RECIPES)
-    base = fast(architecture, n_layers, n_heads) if name == "fast" else PAPER
+    base = PAPER
+    if name == "fast":
+        base = fast(architecture, n_layers, n_heads)
+    elif name == "grown":
+        if length is None:
+            raise ValueError("recipe: grown depends on the length; give length=")
+        base = grown(architecture, n_layers, n_heads, length)
     given = {key: value for key, value in changes.items() if value is not None}
     changed = replace(base, **given)
     return changed if changed == base else replace(changed, name=f"{name}, changed")

@@ -1,4 +1,4 @@
-"""The kernels on NumPy arrays: the likelihood at quadrature nodes, and the sampler."""
+"""The kernels on NumPy arrays: likelihoods at quadrature nodes and on grids, and the sampler."""
 
 from collections.abc import Callable
 from functools import partial
@@ -50,6 +50,45 @@ def compare_likelihood(arrays: Arrays) -> float:
     factors = arrays["likelihoods"] @ arrays["points_by_lag"]
     expected = np.log(factors).sum(1)
     return float(np.abs(got - expected).max(initial=0.0))
+
+
+def grid_arrays(batch: int = 2, steps: int = 70, order: int = 3, nodes: int = 9) -> Arrays:
+    """Random likelihoods and a grid of random fractions."""
+    rng = np.random.default_rng(0)
+    shape = (batch, order - 1, nodes)
+    return {
+        "likelihoods": rng.random((batch, order, steps)) + 0.5,
+        "nodes": np.sort(rng.random(shape), axis=2),
+        "weights": rng.random(shape),
+        "counts": np.full(shape[:2], nodes),
+        "starts": np.full(shape[:2], nodes // 2),
+        "negligible": np.zeros(shape[:2]),
+    }
+
+
+def compare_grid(arrays: Arrays) -> float:
+    """The kernel against the definition: the largest relative difference of mass and moments."""
+    moments, marginals = kernels.stick_grid_moments(**arrays)
+    worst = 0.0
+    for row in range(len(moments)):
+        points, weights = whole_grid(arrays, row)
+        mass = weights * np.prod(points @ arrays["likelihoods"][row], axis=1)
+        expected = np.array([mass.sum(), *(mass @ points)])
+        worst = max(worst, float(np.abs(moments[row] / expected - 1).max()))
+        worst = max(worst, float(np.abs(marginals[row].sum(1) / expected[0] - 1).max()))
+    return worst
+
+
+def whole_grid(arrays: Arrays, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """All points of a grid and their weights, one stick after the other."""
+    points, rest, weights = np.ones((1, 0)), np.ones(1), np.ones(1)
+    per_stick = zip(*(arrays[name][row] for name in ("nodes", "weights", "counts")), strict=True)
+    for nodes, factors, count in per_stick:
+        taken = (rest[:, None] * nodes[:count]).reshape(-1, 1)
+        points = np.concatenate([points.repeat(count, 0), taken], axis=1)
+        rest = (rest[:, None] * (1 - nodes[:count])).ravel()
+        weights = (weights[:, None] * factors[:count]).ravel()
+    return np.concatenate([points, rest[:, None]], axis=1), weights
 
 
 def sampler_arrays(batch: int = 70, order: int = 3, length: int = 9, vocab: int = 5) -> Arrays:
@@ -143,6 +182,42 @@ WRONG_LIKELIHOODS: dict[str, tuple[Callable[[], Arrays], str]] = {
     "float32": (of_likelihood(likelihoods=cast(np.float32)), "got float32"),
     "float16": (of_likelihood(points_by_lag=cast(np.float16)), "got float16"),
     "other byte order": (of_likelihood(likelihoods=cast(">f8")), "got >f8"),
+}
+
+GRIDS: dict[str, Callable[[], Arrays]] = {
+    "no sequences": partial(grid_arrays, batch=0),
+    "no steps": partial(grid_arrays, steps=0),
+    "one node": partial(grid_arrays, nodes=1),
+    "other sizes per fraction": partial(
+        changed, grid_arrays, counts=to(np.array([[9, 3], [5, 8]])), starts=np.zeros_like
+    ),
+    "from the last node": partial(changed, grid_arrays, starts=to(np.full((2, 2), 8))),
+}
+for order in range(2, 6):
+    GRIDS[f"{order} lags"] = partial(grid_arrays, order=order, nodes=6)
+for nodes in (7, 8, 9, 16, 17):
+    GRIDS[f"{nodes} nodes"] = partial(grid_arrays, nodes=nodes)
+for steps in (1, 3, 4, 63, 64, 65, 129):
+    GRIDS[f"{steps} steps"] = partial(grid_arrays, steps=steps)
+for change in (fortran, misaligned, with_gaps):
+    GRIDS[change.__name__] = partial(
+        changed, grid_arrays, **dict.fromkeys(("likelihoods", "nodes", "weights"), change)
+    )
+
+of_grid = partial(partial, changed, grid_arrays)
+WRONG_GRIDS: dict[str, tuple[Callable[[], Arrays], str]] = {
+    "one lag": (of_grid(likelihoods=lambda x: x[:, :1]), "expected at least 2 lags"),
+    "no nodes": (of_grid(nodes=lambda x: x[..., :0]), "expected at least 2 lags and 1 node"),
+    "two axes": (of_grid(nodes=lambda x: x[0]), "expected .batch, lag, step"),
+    "a start too far": (of_grid(starts=with_entry(9)), "expected 0 <= start < count <= 9"),
+    "a negative start": (of_grid(starts=with_entry(-1)), "expected 0 <= start < count"),
+    "a count too large": (of_grid(counts=with_entry(10)), "expected 0 <= start < count <= 9"),
+    "no count": (of_grid(counts=with_entry(0)), "expected 0 <= start < count"),
+    "fewer sticks": (of_grid(weights=lambda x: x[:, :1]), "weights: expected float64"),
+    "nodes of 4 bytes": (of_grid(nodes=cast(np.float32)), "nodes: expected .*got float32"),
+    "starts of 4 bytes": (of_grid(starts=cast(np.int32)), "starts: expected .*got int32"),
+    "counts of 4 bytes": (of_grid(counts=cast(np.int32)), "counts: expected .*got int32"),
+    "a mass for each sequence": (of_grid(negligible=lambda x: x[:, 0]), "negligible: expected"),
 }
 
 SAMPLES: dict[str, Callable[[], Arrays]] = {
@@ -245,5 +320,6 @@ def cases(
 
 ARRAY_CASES = (
     *cases("likelihood", compare_likelihood, LIKELIHOODS, WRONG_LIKELIHOODS),
+    *cases("grid", compare_grid, GRIDS, WRONG_GRIDS),
     *cases("sampler", compare_sampler, SAMPLES, WRONG_SAMPLES),
 )
