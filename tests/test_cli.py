@@ -310,7 +310,7 @@ def test_train_leaves_a_checkpoint_and_prints_what_it_reached(capsys, tmp_path):
     assert len(lines[-2]) < 80
     # Twenty steps are too few to learn anything, and the last line says so.
     assert lines[-1] == f"mtdinterp train: warning: {result['warning']}"
-    assert "try another --seed, or more --steps" in lines[-1]
+    assert "try --restarts 3 (other seeds), or more --steps" in lines[-1]
     # Once more to the same place is refused, resuming a finished run changes nothing.
     assert main([*TINY, "--out", str(tmp_path / "run")]) == 2
     assert "--resume" in capsys.readouterr().err

@@ -219,6 +219,8 @@ def named_after_task(name: str, options: argparse.Namespace) -> str:
         parts.insert(0, kept.strip(".-") or "own")
     if options.task != DEFAULT_TASK:
         parts.insert(0, options.task)
+    if options.task_seed:  # None with a file, and 0 by default
+        parts.append(f"task{options.task_seed}")
     if options.concentration != [1.0]:
         values = [f"{value:g}" for value in options.concentration]
         parts.append("a" + "-".join(values))

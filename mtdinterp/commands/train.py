@@ -19,9 +19,11 @@ from mtdinterp.checkpoint_files import (
     read_config,
     zoo_names,
 )
-from mtdinterp.commands.flags import add_json_flag, not_empty, plugin_words
+from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, plugin_words
+from mtdinterp.commands.growing import check_growth, make_grown, name_of_grown
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
+from mtdinterp.commands.restarts import restarted
 from mtdinterp.commands.task_flags import named_after_task
 from mtdinterp.commands.train_flags import add_setting_flags, check_settings, make_training
 from mtdinterp.commands.train_summary import live_evaluation, run_summary, summary_table
@@ -34,9 +36,11 @@ RECIPES = """\
   fast   Adam (0.9, 0.95), true next-token distributions as targets, batch 64, warm-up,
          cosine decay, tied initialisation. 3 layers: 8000 steps, learning rate 0.01
          (standard: 0.005). 5 layers: 20000 steps, learning rate 0.01, later rate 0.3.
+  grown  continues with the weights of a shorter model (--grow-from): like fast, with fewer
+         steps and sequences, and a lower learning rate, the longer the sequences are.
   paper  Adam (0.9, 0.999), one-hot targets, batch 128, 500000 steps at a constant
          learning rate of 0.001, small initialisation.
-  Both use the mean squared error at the last position.
+  All use the mean squared error at the last position.
 
 initialisations:
   tied      breaks the mirror symmetry
@@ -55,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  mtdinterp train --task lag-specific --order 3 --length 32\n"
         "  mtdinterp train --transition pi.csv --normalise --order 2 --concentration 0.5\n"
         "  mtdinterp train --recipe paper --steps 500000 --out out/paper\n"
+        "  mtdinterp train --grow-from disentangled-m4-T64 --length 128 --out out/longer\n"
+        "  mtdinterp train --restarts 3\n"
         "  mtdinterp train --resume out/paper"
     )
     add_setting_flags(parser)
@@ -72,6 +78,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="resume the run in this directory with its own settings",
     )
     parser.add_argument(
+        "--grow-from",
+        type=not_empty,
+        metavar="CHECKPOINT",
+        help="start from the weights of a shorter model, a directory or a name from mtdinterp zoo; "
+        "give the new --length",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="if the model does not learn the task well, try up to N other seeds and keep the best",
+    )
+    parser.add_argument(
         "--wandb",
         metavar="PROJECT",
         help="also log to Weights & Biases, offline unless WANDB_MODE is set",
@@ -85,6 +105,30 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     out = _directory(options)
     _check_directory(out, resume=bool(options.resume))
+    result, interrupted = _train_one(options, out)
+    if interrupted is None and options.restarts:
+        result, interrupted = restarted(options, out, result, _train_one)
+    print(json.dumps(result, indent=1) if options.json else summary_table(result))
+    if result["warning"]:
+        sys.stdout.flush()  # so the warning comes last if both streams go to the same place
+        print(f"mtdinterp train: warning: {result['warning']}", file=sys.stderr)
+    if interrupted is None:
+        return 0
+    again = ["mtdinterp", "train", "--resume", result["checkpoint"], *plugin_words(options)]
+    print(
+        f"mtdinterp train: interrupted at step {result['step']}; everything is saved. Resume "
+        f"with:\n  {shlex.join(again)}",
+        file=sys.stderr,
+    )
+    return 128 + interrupted
+
+
+def _train_one(options: argparse.Namespace, out: Path) -> tuple[dict[str, Any], int | None]:
+    """Train one model to the end or until a signal asks to stop.
+
+    Returns:
+        What it reached, and that signal, or None.
+    """
     with ExitStack() as stack:
         with stages(2) as stage:
             stage("importing")
@@ -92,20 +136,7 @@ def run(options: argparse.Namespace) -> int:
             stage("preparing the held-out set")
             running = stack.enter_context(run_in_directory)
         interrupted = _train(running, options)
-    result = {**run_summary(running), "interrupted": interrupted is not None}
-    print(json.dumps(result, indent=1) if options.json else summary_table(result))
-    if result["warning"]:
-        sys.stdout.flush()  # so the warning comes last if both streams go to the same place
-        print(f"mtdinterp train: warning: {result['warning']}", file=sys.stderr)
-    if interrupted is None:
-        return 0
-    again = ["mtdinterp", "train", "--resume", str(running.path), *plugin_words(options)]
-    print(
-        f"mtdinterp train: interrupted at step {running.trainer.step}; everything is saved. Resume "
-        f"with:\n  {shlex.join(again)}",
-        file=sys.stderr,
-    )
-    return 128 + interrupted
+    return {**run_summary(running), "interrupted": interrupted is not None}, interrupted
 
 
 def _directory(options: argparse.Namespace) -> Path:
@@ -113,6 +144,8 @@ def _directory(options: argparse.Namespace) -> Path:
     given = options.resume or options.out
     if given:
         return expanded(given)
+    if options.grow_from:
+        return Path("out") / name_of_grown(options)
     name = model_name(
         options.architecture, options.order, options.length, options.layers, options.seed
     )
@@ -130,6 +163,10 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.resume and options.settings:
         raise ValueError("--resume uses the run's own settings; leave out --setting")
+    if options.grow_from and not options.resume:
+        check_growth(options)
+    elif options.recipe == "grown":
+        raise ValueError("--recipe grown starts from a shorter model; give it with --grow-from")
     check_settings(options)
 
 
@@ -159,6 +196,9 @@ def _check_directory(path: Path, resume: bool) -> None:
 def _begin(options: argparse.Namespace, out: Path) -> AbstractContextManager["Run"]:
     from mtdinterp.training.run import new_run
 
+    if options.grow_from:
+        grown = make_grown(options)
+        return new_run(out, grown.model, grown.task, grown.recipe, grown.seeds, parent=grown.parent)
     made = make_training(options)
     return new_run(out, made.model, made.task, made.recipe, made.seeds)
 

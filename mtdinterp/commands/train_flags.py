@@ -177,15 +177,13 @@ def make_training(options: argparse.Namespace) -> Training:
     from mtdinterp.training import recipe_for
 
     task = make_task(options)
-    changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
-    changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
     recipe = recipe_for(
         options.recipe,
         options.architecture,
         options.layers,
         options.heads,
         length=options.length,
-        **changes,
+        **recipe_changes(options),
     )
     model = ARCHITECTURES[options.architecture].new_model(
         task.vocab_size,
@@ -198,6 +196,13 @@ def make_training(options: argparse.Namespace) -> Training:
         **({name: getattr(options, name) for name in ARCHITECTURE_FLAGS} | dict(options.settings)),
     )
     return Training(task, model, recipe, {**task_seeds(options), "model": options.seed})
+
+
+def recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of the recipe that flags change; None where they do not."""
+    changes = {name: getattr(options, name) for name in RECIPE_FLAGS}
+    changes["adam_betas"] = tuple(options.adam_betas) if options.adam_betas else None
+    return changes
 
 
 def _setting(text: str) -> tuple[str, Any]:

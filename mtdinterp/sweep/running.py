@@ -43,7 +43,7 @@ from mtdinterp.sweep.runs import copy_run, newest_run, remove_runs
 from mtdinterp.sweep.sources import sources_digest
 from mtdinterp.tasks import task_from_dict
 from mtdinterp.training import HeldOut, Recipe
-from mtdinterp.training.growth import grow
+from mtdinterp.training.growth import grow, parent_of
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.run import Run, new_run, resumed_run
 
@@ -299,8 +299,7 @@ def _begun(
     if cell.parent is not None:
         before = load_checkpoint(directory.parent / cell.parent / CHECKPOINT)
         model = grow(before.model, model.config.length, held_out.task.n_components)
-        weights = tensors_digest(before.model.state_dict())
-        parent = {"name": cell.parent, "weights_sha256": weights}
+        parent = parent_of(cell.parent, before.model)
     recipe = Recipe.from_dict(cell.recipe)
     seeds = dict(cell.seeds)
     return new_run(attempt.run, model, held_out.task, recipe, seeds, held_out, parent)
