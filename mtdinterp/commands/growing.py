@@ -99,11 +99,12 @@ def make_grown(options: argparse.Namespace) -> GrownTraining:
     checkpoint = load_checkpoint(options.grow_from)
     _check_repeated(options, checkpoint)
     config = checkpoint.model.config
+    most_heads = max(config.n_heads) if isinstance(config.n_heads, tuple) else config.n_heads
     recipe = recipe_for(
         options.recipe if "recipe" in options.given else "grown",
         config.architecture,
         config.n_layers,
-        config.n_heads,
+        most_heads,
         length=options.length,
         **recipe_changes(options),
     )
