@@ -4,6 +4,7 @@ config.json        schema version, model, task, recipe, seeds, versions
 model.safetensors  the parameters
 history.jsonl      one evaluation per line (only for trained models)
 training.pt        optimizer and progress (only while a run can be resumed)
+snapshots/         the parameters at earlier steps, such as 100.safetensors (only if asked for)
 
 Nothing heavy is imported here: the command line checks paths before it imports torch.
 """
@@ -11,6 +12,7 @@ Nothing heavy is imported here: the command line checks paths before it imports 
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -27,10 +29,14 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 HISTORY = "history.jsonl"
 TRAINING = "training.pt"
-FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING}
-"""All files that a checkpoint directory may contain; a directory with other files is never
+SNAPSHOTS = "snapshots"
+"""The directory of snapshots."""
+FILES = {CONFIG, WEIGHTS, HISTORY, TRAINING, SNAPSHOTS}
+"""Everything that a checkpoint directory may contain; a directory with other files is never
 replaced.
 """
+SNAPSHOT_NAME = re.compile(r"(0|[1-9][0-9]{0,14})\.safetensors")
+"""The file name of a snapshot: the step, and the suffix."""
 MOST_BYTES = {
     CONFIG: 16 * 10**6,
     WEIGHTS: 210 * 10**6,
@@ -72,7 +78,7 @@ def check_replaceable(target: Path) -> None:
     if not target.is_dir():
         raise CheckpointError(f"{target}: expected a directory, got a file")
     names = {entry.name for entry in target.iterdir() if not entry.name.startswith(UNFINISHED)}
-    foreign = sorted(names - FILES)
+    foreign = sorted(names - FILES) + _foreign_snapshots(target)
     if foreign:
         raise CheckpointError(
             f"{target}: expected a new or empty directory, or a checkpoint, but it contains "
@@ -84,6 +90,43 @@ def check_replaceable(target: Path) -> None:
             "another directory"
         )
     read_config(target)
+
+
+def _foreign_snapshots(target: Path) -> list[str]:
+    """What is in the place of a checkpoint's snapshots and is none."""
+    directory = target / SNAPSHOTS
+    if not directory.exists():
+        return []
+    if not directory.is_dir():
+        return [SNAPSHOTS]
+    names = sorted(entry.name for entry in directory.iterdir())
+    foreign = []
+    for name in names:
+        if not SNAPSHOT_NAME.fullmatch(name) and not name.startswith(UNFINISHED):
+            foreign.append(f"{SNAPSHOTS}/{name}")
+    return foreign
+
+
+def snapshot_file(step: int) -> str:
+    """The path of a snapshot in its checkpoint's directory."""
+    return f"{SNAPSHOTS}/{step}.safetensors"
+
+
+def snapshot_steps(source: Path) -> list[int]:
+    """The steps of which a checkpoint has a snapshot, in order; other files are not counted.
+
+    Args:
+        source: the checkpoint's directory.
+
+    Returns:
+        The steps; empty if there are no snapshots.
+    """
+    try:
+        names = os.listdir(source / SNAPSHOTS)
+    except OSError:
+        return []
+    found = [SNAPSHOT_NAME.fullmatch(name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
 
 
 def read_config(source: Path) -> dict[str, Any]:
@@ -122,7 +165,7 @@ def read_together(
 
     Args:
         source: the checkpoint's directory.
-        names: the files, each one of `FILES`.
+        names: the files, each one of `FILES` or a snapshot's.
         most_bytes: larger files are refused; by default those over `MOST_BYTES`.
 
     Returns:
@@ -133,7 +176,7 @@ def read_together(
     def read(directory: int) -> dict[str, bytes]:
         contents = {}
         for name in chosen:
-            most = MOST_BYTES[name] if most_bytes is None else most_bytes
+            most = most_bytes_of(name) if most_bytes is None else most_bytes
             try:
                 contents[name] = read_bounded(name, most, directory)
             except MissingFile:
@@ -146,6 +189,11 @@ def read_together(
         return read_version(source, read)
     except OSError as error:
         raise CheckpointError(f"{source}: cannot be read ({error.strerror})") from error
+
+
+def most_bytes_of(name: str) -> int:
+    """How large a file of a checkpoint may be; a snapshot may be as large as the weights."""
+    return MOST_BYTES.get(name, MOST_BYTES[WEIGHTS])
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:

@@ -14,6 +14,8 @@ config.json, and of the evaluation below."""
 EVALUATION = "evaluation"
 """Metadata key in the weights file: for a run, the line of the history that describes the
 weights."""
+RUN_PARTS = ("model", "task", "recipe", "seeds")
+"""The parts of a configuration that tell a run from others and decide how it continues."""
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from mtdinterp import registry
 from mtdinterp.checkpoint_files import (
     CONFIG,
@@ -20,10 +18,10 @@ from mtdinterp.checkpoint_files import (
     parse_config,
     read_together,
 )
-from mtdinterp.checkpoints.digests import config_digest, tensors_digest
 from mtdinterp.checkpoints.plugins_used import warn_of_other_plugins, written_with
 from mtdinterp.checkpoints.save import check_pair
-from mtdinterp.checkpoints.stored_weights import DamagedWeights, parse_weights
+from mtdinterp.checkpoints.snapshots import Snapshot, find_snapshots
+from mtdinterp.checkpoints.stored_weights import fill
 from mtdinterp.formatting import counted
 from mtdinterp.history_lines import HistoryError, parse_history
 from mtdinterp.models import LensTransformer
@@ -42,6 +40,11 @@ class Checkpoint:
     history: list[dict[str, Any]]
     """One entry per evaluation; empty for a model that was not trained here."""
     path: Path
+
+    @property
+    def snapshots(self) -> dict[int, Snapshot]:
+        """The snapshots of the training run by step; each is read when its `load` is called."""
+        return find_snapshots(self.path, self.model.config, self.config)
 
     def __repr__(self) -> str:
         """Name, shape and last score in one line; config and history in full would fill pages."""
@@ -80,7 +83,7 @@ def load_checkpoint(path: str | os.PathLike) -> Checkpoint:
     config = parse_config(source, contents.get(CONFIG))
     model, task = build(source, config)
     warn_of_other_plugins(source, config)
-    evaluation = _load_weights(model, source / WEIGHTS, contents.get(WEIGHTS), config)
+    evaluation = fill(model, source / WEIGHTS, contents.get(WEIGHTS), config)
     history = _parse_history(source, contents.get(HISTORY))
     if evaluation is not None:
         # While a run is writing, or if it was killed between two files, the history may be older
@@ -189,54 +192,3 @@ def _parse_history(source: Path, content: bytes | None) -> list[dict[str, Any]]:
         return parse_history(content.decode())
     except (HistoryError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{source / HISTORY}: {error}") from error
-
-
-def _load_weights(
-    model: LensTransformer, path: Path, content: bytes | None, config: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Fill the model, in the stored dtype, with exactly the tensors it has.
-
-    Args:
-        model: the model to fill.
-        path: the weights file, for error messages.
-        content: the bytes of the file; None if it is missing.
-        config: the contents of config.json.
-
-    Returns:
-        The evaluation that is stored with the weights, or None if there is none.
-    """
-    if content is None:
-        raise CheckpointError(f"{path}: missing")
-    try:
-        tensors, checksums, evaluation = parse_weights(content)
-    except DamagedWeights as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    if checksums is not None and checksums[0] != tensors_digest(tensors):
-        raise CheckpointError(f"{path}: damaged (the checksum of its tensors is wrong)")
-    _check_shapes(model, tensors, path)
-    if checksums is not None and checksums[1] != config_digest(config):
-        raise CheckpointError(
-            f"{path}: belongs to another {CONFIG}, or {CONFIG} is damaged (checksums differ)"
-        )
-    dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
-        raise CheckpointError(
-            f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}"
-        )
-    model.to(dtypes.pop())
-    model.load_state_dict(tensors)
-    return evaluation
-
-
-def _check_shapes(model: LensTransformer, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors whose names or shapes are not those of the model."""
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected == found:
-        return
-    different = sorted(set(expected.items()) ^ set(found.items()))
-    name = different[0][0]
-    raise CheckpointError(
-        f"{path}: does not match its {CONFIG}: expected tensor {name} with shape "
-        f"{expected.get(name, 'none')}, got {found.get(name, 'none')}"
-    )

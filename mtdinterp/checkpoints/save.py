@@ -23,6 +23,7 @@ from mtdinterp.checkpoint_files import (
     check_replaceable,
 )
 from mtdinterp.checkpoints.plugins_used import plugins_of
+from mtdinterp.checkpoints.snapshots import Snapshot, write_snapshot
 from mtdinterp.checkpoints.stored_weights import format_weights
 from mtdinterp.history_lines import HistoryError, check_entry, check_order, format_history
 from mtdinterp.models import LensTransformer
@@ -39,6 +40,7 @@ def save_checkpoint(
     seeds: Mapping[str, int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     parent: Mapping[str, Any] | None = None,
+    snapshots: Mapping[int, Snapshot] | None = None,
 ) -> Path:
     """Write a checkpoint.
 
@@ -53,6 +55,8 @@ def save_checkpoint(
         seeds: the seeds that were used, by what they decide.
         history: one entry per evaluation, each with its "step".
         parent: where the weights came from before training, if from another model.
+        snapshots: the snapshots to keep of the run that trained the model, such as
+            `checkpoint.snapshots`.
 
     Returns:
         The directory.
@@ -71,6 +75,9 @@ def save_checkpoint(
         write_weights(staging, model, config)
         if history:
             write_history(staging, history)
+        for step, snapshot in (snapshots or {}).items():
+            _check_snapshot(snapshot, model)
+            write_snapshot(staging, step, snapshot.load(), config)
         publish(staging, target)
     return target
 
@@ -107,6 +114,14 @@ def describe(
         config["parent"] = dict(parent)
     plugins = plugins_of(config)
     return {**config, "plugins": plugins} if plugins else config
+
+
+def _check_snapshot(snapshot: Snapshot, model: LensTransformer) -> None:
+    """Refuse a snapshot of another kind of model."""
+    if snapshot.model_config != model.config:
+        raise CheckpointError(
+            f"{snapshot.path}: expected a snapshot of a model with the same configuration"
+        )
 
 
 def _check_history(history: Sequence[Mapping[str, Any]]) -> None:

@@ -1,13 +1,18 @@
-"""The weights file of a checkpoint: tensors, their checksums, and the evaluation that fits them."""
+"""A file of weights: tensors, their checksums, and the evaluation that fits them.
+
+The weights of a checkpoint and each of its snapshots are such files.
+"""
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from mtdinterp.checkpoint_files import CONFIG, CheckpointError
 from mtdinterp.checkpoints.digests import (
     CHECKSUMS,
     EVALUATION,
@@ -55,7 +60,7 @@ def format_weights(
             because the history is a separate file, which may be older or newer.
 
     Returns:
-        The bytes of model.safetensors.
+        The bytes of the file.
     """
     state = model.state_dict()
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -69,7 +74,7 @@ def parse_weights(content: bytes) -> StoredWeights:
     """The contents of a weights file; the checksums of tensors and model are not compared yet.
 
     Args:
-        content: the bytes of model.safetensors.
+        content: the bytes of the file.
 
     Returns:
         The tensors, and what is stored with them.
@@ -130,3 +135,54 @@ def _evaluation(text: str) -> dict[str, Any] | None:
     except HistoryError as error:
         raise DamagedWeights(f"damaged ({error})") from error
     return entry
+
+
+def fill(
+    model: LensTransformer, path: Path, content: bytes | None, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Fill the model, in the stored dtype, with exactly the tensors it has.
+
+    Args:
+        model: the model to fill.
+        path: the weights file, for error messages.
+        content: the bytes of the file; None if it is missing.
+        config: the contents of config.json.
+
+    Returns:
+        The evaluation that is stored with the weights, or None if there is none.
+    """
+    if content is None:
+        raise CheckpointError(f"{path}: missing")
+    try:
+        tensors, checksums, evaluation = parse_weights(content)
+    except DamagedWeights as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if checksums is not None and checksums[0] != tensors_digest(tensors):
+        raise CheckpointError(f"{path}: damaged (the checksum of its tensors is wrong)")
+    _check_shapes(model, tensors, path)
+    if checksums is not None and checksums[1] != config_digest(config):
+        raise CheckpointError(
+            f"{path}: belongs to another {CONFIG}, or {CONFIG} is damaged (checksums differ)"
+        )
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise CheckpointError(
+            f"{path}: expected tensors of one floating-point type, got {sorted(map(str, dtypes))}"
+        )
+    model.to(dtypes.pop())
+    model.load_state_dict(tensors)
+    return evaluation
+
+
+def _check_shapes(model: LensTransformer, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors whose names or shapes are not those of the model."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected == found:
+        return
+    different = sorted(set(expected.items()) ^ set(found.items()))
+    name = different[0][0]
+    raise CheckpointError(
+        f"{path}: does not match its {CONFIG}: expected tensor {name} with shape "
+        f"{expected.get(name, 'none')}, got {found.get(name, 'none')}"
+    )

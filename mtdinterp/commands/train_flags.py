@@ -72,6 +72,12 @@ RECIPE_FLAGS: dict[str, dict[str, Any]] = {
     },
     "evaluate_every": {"type": at_least(1), "metavar": "N", "help": "steps between evaluations"},
     "save_every": {"type": at_least(1), "metavar": "N", "help": "steps between saves"},
+    "snapshots": {
+        "type": at_least(0),
+        "metavar": "N",
+        "help": "keep the weights at N logarithmically spaced steps and at step 0, for reports and "
+        "trace_development (default: 0)",
+    },
     "device": {"metavar": "NAME", "help": "torch device (default: cpu)"},
 }
 

@@ -279,6 +279,7 @@ def _train(
             seeds=cell.seeds,
             history=trainer.history,
             parent=run.config.get("parent"),
+            snapshots=run.snapshots,
         )
 
 

@@ -10,6 +10,8 @@ from mtdinterp.checkpoint_files import (
     WEIGHTS,
     CheckpointError,
     read_together,
+    snapshot_file,
+    snapshot_steps,
 )
 from mtdinterp.storage import publish_new, remove_tree, remove_unfinished, staged, write_file
 from mtdinterp.sweep import attempts
@@ -36,6 +38,11 @@ def copy_run(source: Path, target: Path) -> None:
     with staged(target) as staging:
         for name, content in contents.items():
             write_file(staging / name, content)
+        # After the state: every snapshot before the step from which the copy resumes is there now.
+        for step in snapshot_steps(source):
+            name = snapshot_file(step)
+            for content in read_together(source, (name,)).values():
+                write_file(staging / name, content)
         publish_new(staging, target)
 
 

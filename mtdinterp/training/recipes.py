@@ -19,6 +19,8 @@ TARGETS = ("expected", "sampled")
 SUPERVISIONS = ("last", "all")
 SCHEDULES = ("constant", "cosine")
 RECIPES = ("fast", "grown", "paper")
+MOST_SNAPSHOTS = 1000
+"""More would take more disk than anybody wants: each is as large as the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,8 @@ class Recipe:
     """Steps between evaluations."""
     save_every: int = 2000
     """Steps between saves."""
+    snapshots: int = 0
+    """How many snapshots of the weights to keep, at logarithmically spaced steps."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -67,6 +71,11 @@ class Recipe:
                 f"steps, got one every {self.evaluate_every}"
             )
         self._count("warmup", minimum=0)
+        self._count("snapshots", minimum=0)
+        if self.snapshots > MOST_SNAPSHOTS:
+            raise ValueError(
+                f"snapshots: expected at most {MOST_SNAPSHOTS:,}, got {self.snapshots:,}"
+            )
         if self.micro_batch_size is not None:
             self._count("micro_batch_size")
         for name in ("learning_rate", "later_rate"):

@@ -3,7 +3,8 @@
 Every file is replaced atomically, and everything that decides how training continues is in one of
 them, `training.pt`. A run that is killed at any moment leaves a directory that loads and resumes.
 The checkpoint is the model at its last evaluation, which is the last line of its history as loaded;
-the state may be older or newer. The directory is locked while a run writes to it, and the lock ends
+the state may be older or newer. Every snapshot up to the state's step is there; later ones are
+written again, with the same weights. The directory is locked while a run writes to it, and the lock ends
 with the process, however that ends.
 """
 
@@ -26,7 +27,7 @@ from mtdinterp.checkpoint_files import (
     check_new,
     read_config,
 )
-from mtdinterp.checkpoints.digests import config_digest
+from mtdinterp.checkpoints.digests import RUN_PARTS, config_digest
 from mtdinterp.checkpoints.load import build, named_errors
 from mtdinterp.checkpoints.save import (
     describe,
@@ -35,6 +36,7 @@ from mtdinterp.checkpoints.save import (
     write_history,
     write_weights,
 )
+from mtdinterp.checkpoints.snapshots import Snapshot, find_snapshots, write_snapshot
 from mtdinterp.checks import check_count
 from mtdinterp.models import LensTransformer
 from mtdinterp.storage import AlreadyThere, locked, publish_new, remove_unfinished, staged
@@ -42,8 +44,8 @@ from mtdinterp.tasks import Task
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.recipes import Recipe
+from mtdinterp.training.snapshots import spaced_steps
 from mtdinterp.training.state import (
-    RUN_PARTS,
     SavedState,
     StateError,
     checked_state,
@@ -96,6 +98,7 @@ def new_run(
         config = describe(model, task, recipe.to_dict(), seeds, parent)
         write_config(staging, config)
         run = Run(staging, trainer, config)
+        run.save_snapshot()
         run.save_state()
         run.save_evaluation()
         try:
@@ -187,7 +190,13 @@ class Run:
         self.path = path
         self.trainer = trainer
         self.config = config
+        self.snapshot_steps = spaced_steps(trainer.recipe.snapshots, trainer.recipe.steps)
         self.saved_at = time.monotonic()
+
+    @property
+    def snapshots(self) -> dict[int, Snapshot]:
+        """The snapshots written so far, by step."""
+        return find_snapshots(self.path, self.trainer.model.config, self.config)
 
     def train(
         self,
@@ -201,6 +210,8 @@ class Run:
             after_evaluation(trainer)
 
         def stepped(trainer: Trainer) -> bool:
+            # Before the state, so that a resumed run misses no snapshot.
+            self.save_snapshot()
             by_steps = trainer.step % trainer.recipe.save_every == 0
             by_time = time.monotonic() - self.saved_at > SAVE_SECONDS
             if (by_steps or by_time) and not trainer.finished:
@@ -215,6 +226,13 @@ class Run:
         history = self.trainer.history
         write_history(self.path, history)
         write_weights(self.path, self.trainer.model, self.config, history[-1] if history else None)
+
+    def save_snapshot(self) -> None:
+        """Write the weights if the recipe asks for a snapshot of this step."""
+        trainer = self.trainer
+        if trainer.step in self.snapshot_steps:
+            trainer.check_finite()
+            write_snapshot(self.path, trainer.step, trainer.model, self.config)
 
     def save_state(self) -> None:
         """Write everything that resuming depends on besides config.json."""

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 
 from mtdinterp import history_lines
 from mtdinterp.checkpoint_files import SCHEMA, TRAINING, CheckpointError, read_together
-from mtdinterp.checkpoints.digests import config_digest
+from mtdinterp.checkpoints.digests import RUN_PARTS, config_digest
 from mtdinterp.checkpoints.torch_files import DamagedFile, ForeignObjects, is_plain, load_plain
 from mtdinterp.history_lines import HistoryError, check_entry, check_order, parse_list
 from mtdinterp.storage import write_file
 from mtdinterp.training.loop import Trainer
 
-RUN_PARTS = ("model", "task", "recipe", "seeds")
-"""The parts of a configuration that decide how a run continues."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Adam's running means of the gradient and of its square, with the shape of the parameter."""
 DTYPES = (torch.float32, torch.float64)
