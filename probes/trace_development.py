@@ -1,27 +1,41 @@
 """When did the model learn what? Readings along a training history or a series of checkpoints.
 
-A history holds the readings of every evaluation; a series of checkpoints can be given to any
-probe.
+A history holds the readings of every evaluation. Snapshots of the weights, which
+`mtdinterp train --snapshots N` keeps, add readings at their steps, and one that no history has. A
+series of checkpoints can be given to any probe.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
+from mtdinterp.checkpoint_files import CheckpointError
 from mtdinterp.checkpoints import Checkpoint, load_checkpoint
 from mtdinterp.criteria import APPEARED_KL, CLEAR_R2, LEFT_PLATEAU
-from mtdinterp.metrics import kl_divergence, row_kl
+from mtdinterp.formatting import counted
+from mtdinterp.metrics import kl_divergence, row_kl, score
+from mtdinterp.models import LensTransformer
 from mtdinterp.pages.blocks import Block, Level, Line, Lines, Text
 from mtdinterp.plugins import register_probe
-from mtdinterp.readings import read, readable_sequences
+from mtdinterp.readings import (
+    attention_of,
+    lag_attention,
+    predictions_of,
+    read,
+    readable_sequences,
+)
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
-from mtdinterp.tasks import HasTransition, Task
+from mtdinterp.tasks import HasTransition, Sample, Task
 from mtdinterp.training.evaluation import HELD_OUT_SEED, held_out_data
 
 READINGS = ("kl", "ratio", "beta", "beta_r2", "gain", "gain_r2", "branch", "transition_kl")
+LAGS = "lag_attention"
+"""The reading that only weights give: layer 1's attention on the lags, of the head with most."""
 EVENTS = {
     "left_plateau": "plateau left",
     "beta": "β appears",
@@ -60,6 +74,10 @@ class Development(Result):
     final_branch: str
     levels: dict[str, float]
     """KL to the truth of uniform weights and of tuned one-step mirror descent, if it is known."""
+    snapshots: tuple[int, ...] = ()
+    """Steps that were read from snapshots of the weights, in part or in full."""
+    unreadable: tuple[str, ...] = ()
+    """Why other snapshots could not be read, one sentence each."""
 
     def summary(self) -> str:
         words = {
@@ -68,14 +86,21 @@ class Development(Result):
             "transition": "π appears",
             "branch": f"the branch is chosen ({self.final_branch})",
         }
-        lines = [f"Development over {len(self.steps)} evaluations, to step {self.steps[-1]}:"]
+        lines = [f"Development over {self._sources()}, to step {self.steps[-1]}:"]
         in_order = sorted(self.events.items(), key=lambda event: (event[1] is None, event[1]))
         for name, step in in_order:
             when = f"by step {step}" if step is not None else "never"
             lines.append(f"  {words[name]:<38} {when}")
         missing = [name for name in words if name not in self.events]
         lines += [f"  {words[name]:<38} not recorded" for name in missing]
+        lines += [f"  not read: {reason}" for reason in self.unreadable]
         return "\n".join([*lines, f"  {EVENT_RULES}"])
+
+    def _sources(self) -> str:
+        """What was read, in words."""
+        if not self.snapshots:
+            return f"{len(self.steps)} evaluations"
+        return f"{len(self.steps)} steps, {len(self.snapshots)} of them with a snapshot"
 
     def blocks(self) -> list[Block]:
         by_step: dict[int, list[str]] = {}
@@ -100,10 +125,32 @@ class Development(Result):
             ),
             Lines("β over training, by attention", (beta,), "step", "β", moments=moments),
         ]
+        if self.snapshots:
+            blocks += self._snapshot_blocks(moments)
         never = [EVENTS[name] for name, step in self.events.items() if step is None]
         if never:
             blocks.append(Text((f"Never seen: {', '.join(never)}.",), "soft"))
         return [*blocks, Text((EVENT_RULES,), "soft")]
+
+    def _snapshot_blocks(self, moments: tuple[tuple[float, str], ...]) -> list[Block]:
+        """What the snapshots add, on a logarithmic axis because most of them are early."""
+        lines = (
+            Line("series_1", "attention of layer 1 on the lags", self.points(LAGS)),
+            Line("series_2", "gain of layers 1 and 2", self.points("gain")),
+        )
+        chart = Lines(
+            "The mechanism over training, by the snapshots",
+            tuple(line for line in lines if line.points),
+            "step",
+            "1 in the construction",
+            moments=moments,
+            logarithmic_x=True,
+        )
+        note = (
+            f"Read from {counted(len(self.snapshots), 'snapshot')} of the weights besides the "
+            "training history."
+        )
+        return [chart, Text((note, *self.unreadable), "soft")]
 
     def points(self, name: str) -> tuple[tuple[float, float], ...]:
         """The finite values of one reading, with their steps."""
@@ -127,6 +174,8 @@ def trace_development(
 ) -> Development:
     """Readings along the history of one checkpoint, or of a series of checkpoints by their steps.
 
+    If the checkpoint has snapshots, their readings are added to those of the history.
+
     Args:
         source: a checkpoint, its path, or a series of either.
         probes: further readings of every checkpoint of a series, by name.
@@ -141,6 +190,8 @@ def trace_development(
                 "instead"
             )
         checkpoint = _loaded(source)
+        if checkpoint.snapshots:
+            return _trace_with_snapshots(checkpoint)
         if not checkpoint.history:
             raise ValueError(f"{checkpoint.path}: this checkpoint has no training history to trace")
         return _trace(checkpoint.history, checkpoint, READINGS)
@@ -164,21 +215,76 @@ def _loaded(source: Checkpoint | str | os.PathLike) -> Checkpoint:
     return source if isinstance(source, Checkpoint) else load_checkpoint(source)
 
 
-def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
-    """The entry that training would have written into its history, with the probes added."""
-    tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
-    reading = read(checkpoint.model, checkpoint.task, readable_sequences(tokens))
-    last = checkpoint.history[-1] if checkpoint.history else {"step": 0}
+def _trace_with_snapshots(checkpoint: Checkpoint) -> Development:
+    """Readings at every step that has an evaluation, a snapshot or both."""
+    data = held_out_data(checkpoint.task, checkpoint.model.config.length)
+    one_step = _one_step_kl(checkpoint.history)
+    entries = {entry["step"]: entry for entry in checkpoint.history}
+    taken = []
+    unreadable = []
+    for step, snapshot in checkpoint.snapshots.items():
+        try:
+            model = snapshot.load()
+        except CheckpointError as error:
+            unreadable.append(str(error))
+            continue
+        found = _read_snapshot(model, checkpoint.task, data, one_step)
+        entries[step] = {**found, **entries.get(step, {}), "step": step}
+        taken.append(step)
+    if not entries:
+        raise CheckpointError(unreadable[0])
+    in_order = [entries[step] for step in sorted(entries)]
+    traced = _trace(in_order, checkpoint, (*READINGS, LAGS))
+    return replace(traced, snapshots=tuple(taken), unreadable=tuple(unreadable))
+
+
+def _one_step_kl(history: Sequence[Mapping[str, Any]]) -> float:
+    """The KL of tuned one-step mirror descent, to which ratios refer; NaN if it is unknown."""
+    known = [
+        _number(entry.get("kl")) / (_number(entry.get("ratio")) or math.nan) for entry in history
+    ]
+    return next((value for value in known if math.isfinite(value)), math.nan)
+
+
+def _read_snapshot(
+    model: LensTransformer, task: Task, data: Sample, one_step: float
+) -> dict[str, Any]:
+    """The readings of an evaluation, and the attention on the lags."""
+    tokens = readable_sequences(data.tokens)
+    pattern = attention_of(model, tokens, patterns=[0], last_only=False).patterns[0]
+    kl = score(data.next_probs, predictions_of(model, data.tokens)).kl
     entry = {
-        "step": last["step"],
-        "kl": last.get("kl"),
-        "ratio": last.get("ratio"),
+        "kl": kl,
+        "ratio": kl / one_step,
+        **_mechanism(model, task, tokens),
+        LAGS: lag_attention(pattern, task).max().item(),
+    }
+    # A history has None for what does not apply.
+    return {name: None if value != value else value for name, value in entry.items()}
+
+
+def _mechanism(model: LensTransformer, task: Task, tokens: Tensor) -> dict[str, Any]:
+    """The readings of attention and weights, as a history names them."""
+    reading = read(model, task, tokens)
+    return {
         "beta": reading.beta.value,
         "beta_r2": reading.beta.r2,
         "gain": reading.gain.value,
         "gain_r2": reading.gain.r2,
         "branch": reading.branch,
         "transition_kl": reading.transition_kl,
+    }
+
+
+def _read(checkpoint: Checkpoint, probes: Mapping[str, Probe]) -> dict[str, Any]:
+    """The entry that training would have written into its history, with the probes added."""
+    tokens = held_out_data(checkpoint.task, checkpoint.model.config.length).tokens
+    last = checkpoint.history[-1] if checkpoint.history else {"step": 0}
+    entry = {
+        "step": last["step"],
+        "kl": last.get("kl"),
+        "ratio": last.get("ratio"),
+        **_mechanism(checkpoint.model, checkpoint.task, readable_sequences(tokens)),
     }
     return entry | {name: probe(checkpoint) for name, probe in probes.items()}
 

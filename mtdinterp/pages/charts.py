@@ -97,6 +97,8 @@ class Lines:
     levels: tuple[Level, ...] = ()
     moments: tuple[tuple[float, str], ...] = ()
     """Events on the x axis: where, and the label."""
+    logarithmic_x: bool = False
+    """Whether the x axis is logarithmic; points and events at 0 are then not shown."""
 
 
 @dataclass(frozen=True)

@@ -177,27 +177,35 @@ def _off_axis_level(axis: Any, level: Level, to_the_right: bool) -> None:
 def _lines(block: Lines, figure: Any) -> None:
     axis = figure.subplots()
     for line in block.lines:
-        _line(axis, line)
+        _line(axis, line, block.logarithmic_x)
     for level in block.levels:
         style = style_of(level.key)
         label = literal(level.label)
         axis.axhline(level.value, color=style.colour, linestyle=style.line, label=label)
-    for moment, name in block.moments:
+    for moment, name in _placed_moments(block):
         label = literal(f"{name} ({moment:g})")
         axis.axvline(moment, color=INK, linestyle=(0, (1, 2)), linewidth=0.8, label=label)
     if block.logarithmic:
         axis.set_yscale("log")
+    if block.logarithmic_x:
+        axis.set_xscale("log")
     axis.set_xlabel(literal(block.x_name))
     axis.set_ylabel(literal(block.y_name))
     if len(block.lines) + len(block.levels) + len(block.moments) > 1:
         legend_right(axis)
 
 
-def _line(axis: Any, line: Line) -> None:
+def _placed_moments(block: Lines) -> list[tuple[float, str]]:
+    """The events that have a place on the x axis."""
+    return [entry for entry in block.moments if entry[0] > 0 or not block.logarithmic_x]
+
+
+def _line(axis: Any, line: Line, logarithmic_x: bool) -> None:
     style = style_of(line.key)
+    points = [point for point in line.points if point[0] > 0 or not logarithmic_x]
     axis.plot(
-        [x for x, _ in line.points],
-        [y for _, y in line.points],
+        [x for x, _ in points],
+        [y for _, y in points],
         color=style.colour,
         linestyle=style.line,
         marker=style.marker,

@@ -6,7 +6,14 @@ matrices.
 """
 
 from mtdinterp.readings.attention import Attention, attention_of, mean_over_heads
-from mtdinterp.readings.mechanism import Reading, branch_of, gauge_fixed, read, token_scores
+from mtdinterp.readings.mechanism import (
+    Reading,
+    branch_of,
+    gauge_fixed,
+    lag_attention,
+    read,
+    token_scores,
+)
 from mtdinterp.readings.predictions import (
     Predictions,
     Predictor,
@@ -30,6 +37,7 @@ __all__ = [
     "fit_slope",
     "gauge_fixed",
     "hooked_or_function",
+    "lag_attention",
     "mean_over_heads",
     "predictions_of",
     "probe_sequences",

@@ -212,6 +212,27 @@ def averaged_lags(
     return torch.einsum("bki,bhig->bhkg", weights, by_lag)
 
 
+def lag_attention(
+    first: Float[Tensor, "batch head1 query key"], task: Task
+) -> Float64[Tensor, " head1"]:
+    """Layer 1's attention on the lags of each token: 1 in the construction.
+
+    Args:
+        first: attention of layer 1, at every query.
+        task: the task that the sequences come from.
+
+    Returns:
+        For every head, the mean over sequences and over the positions that have all lags; NaN if
+        some component is read at no offset.
+    """
+    offsets = lag_offsets(task)
+    if offsets is None:
+        return torch.full((first.shape[1],), math.nan, dtype=torch.float64)
+    sources = [offset + 1 for offset in offsets]
+    by_lag = attention_by_offset(first).double()[:, :, task.warm_up :, sources]
+    return by_lag.sum(-1).mean((0, 2))
+
+
 def token_gains(
     model: LensTransformer, task: Task, tokens: Int[Tensor, "batch pos"], evidence: Evidence
 ) -> Float64[Tensor, "head vocab"]:

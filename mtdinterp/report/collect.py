@@ -181,7 +181,7 @@ def run_probes(
     failed: list[str] = []
     for name in PROBES if names is None else names:
         probe = PROBES[name]
-        if names is None and probe.needs == "checkpoint" and not _has_history(source):
+        if names is None and probe.needs == "checkpoint" and not _was_trained(source):
             continue  # a construction was never trained
         stage(name)
         try:
@@ -193,9 +193,9 @@ def run_probes(
     return results, not_computed, tuple(failed)
 
 
-def _has_history(source: Checkpoint | LensTransformer) -> bool:
-    """Whether there is a training history."""
-    return isinstance(source, Checkpoint) and bool(source.history)
+def _was_trained(source: Checkpoint | LensTransformer) -> bool:
+    """Whether there is a training history, or snapshots of the training."""
+    return isinstance(source, Checkpoint) and bool(source.history or source.snapshots)
 
 
 def run_probe(

@@ -3,9 +3,9 @@
 Every file is replaced atomically, and everything that decides how training continues is in one of
 them, `training.pt`. A run that is killed at any moment leaves a directory that loads and resumes.
 The checkpoint is the model at its last evaluation, which is the last line of its history as loaded;
-the state may be older or newer. Every snapshot up to the state's step is there; later ones are
-written again, with the same weights. The directory is locked while a run writes to it, and the lock ends
-with the process, however that ends.
+the state may be older or newer. Every snapshot up to the step of the state is there; a resumed run
+writes later ones again, with the same weights. The directory is locked while a run writes to it,
+and the lock ends with the process, however that ends.
 """
 
 import logging

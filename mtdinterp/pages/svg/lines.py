@@ -36,7 +36,8 @@ class _Frame:
     top: int
     x_range: Range
     y_range: Range
-    """On the scale of the axis: exponents of ten if it is logarithmic."""
+    """Both on the scale of the axis: exponents of ten if it is logarithmic."""
+    logarithmic_x: bool
     logarithmic: bool
 
     @property
@@ -45,7 +46,7 @@ class _Frame:
 
     def x_of(self, x: float) -> float:
         first, last = self.x_range
-        share = (x - first) / ((last - first) or 1)
+        share = (_scale(self.logarithmic_x)(x) - first) / ((last - first) or 1)
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y_of(self, y: float) -> float:
@@ -85,26 +86,30 @@ def _scale(logarithmic: bool) -> Callable[[float], float]:
 
 
 def _is_visible(value: float, logarithmic: bool) -> bool:
-    """Whether a value has a place on the y axis."""
+    """Whether a value has a place on an axis."""
     return math.isfinite(value) and (value > 0 or not logarithmic)
 
 
 def _visible_points(block: Lines) -> list[Point]:
     points: list[Point] = []
     for line in block.lines:
-        points += _visible(line, block.logarithmic)
+        points += _visible(line, block.logarithmic_x, block.logarithmic)
     return points
 
 
-def _visible(line: Line, logarithmic: bool) -> list[Point]:
-    return [point for point in line.points if _is_visible(point[1], logarithmic)]
+def _visible(line: Line, logarithmic_x: bool, logarithmic: bool) -> list[Point]:
+    visible = []
+    for x, y in line.points:
+        if _is_visible(x, logarithmic_x) and _is_visible(y, logarithmic):
+            visible.append((x, y))
+    return visible
 
 
 def _visible_moments(block: Lines) -> list[tuple[float, str]]:
     """The events within the range of all points, visible or not."""
     ends: list[float] = []
     for line in block.lines:
-        ends += [x for x, _ in line.points]
+        ends += [x for x, _ in line.points if _is_visible(x, block.logarithmic_x)]
     first = min(ends)
     last = max(ends)
     return [moment for moment in block.moments if first <= moment[0] <= last]
@@ -112,13 +117,15 @@ def _visible_moments(block: Lines) -> list[tuple[float, str]]:
 
 def _frame(block: Lines, points: list[Point], levels: list[Level], top: int) -> _Frame:
     scale = _scale(block.logarithmic)
-    xs = [x for x, _ in points]
+    scale_x = _scale(block.logarithmic_x)
+    xs = [scale_x(x) for x, _ in points]
     ys = [scale(y) for _, y in points]
     ys += [scale(level.value) for level in levels]
     return _Frame(
         top=top,
         x_range=Range(min(xs), max(xs)),
         y_range=Range(min(ys), max(ys)).padded(0.08),
+        logarithmic_x=block.logarithmic_x,
         logarithmic=block.logarithmic,
     )
 
@@ -134,7 +141,8 @@ def _box(frame: _Frame) -> list[str]:
         y = frame.y_of(value)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{FAINT}"/>')
         parts.append(small_text(LEFT - 6, y + 4, f"{value:g}", "end"))
-    for value in ticks(frame.x_range):
+    make_ticks = log_ticks if frame.logarithmic_x else ticks
+    for value in make_ticks(frame.x_range):
         x = frame.x_of(value)
         parts.append(small_text(x, frame.bottom + 16, f"{value:g}", "middle"))
     return parts
@@ -181,7 +189,7 @@ def _line(line: Line, frame: _Frame) -> list[str]:
     style = style_of(line.key)
     corners = []
     marks = []
-    for x, y in _visible(line, frame.logarithmic):
+    for x, y in _visible(line, frame.logarithmic_x, frame.logarithmic):
         place_x = frame.x_of(x)
         place_y = frame.y_of(y)
         corners.append(f"{place_x:.1f},{place_y:.1f}")
@@ -199,8 +207,9 @@ def _line(line: Line, frame: _Frame) -> list[str]:
 
 
 def _axis_names(block: Lines, frame: _Frame) -> list[str]:
+    x_name = f"{block.x_name} (logarithmic)" if block.logarithmic_x else block.x_name
     y_name = f"{block.y_name} (logarithmic)" if block.logarithmic else block.y_name
     return [
-        small_text(WIDTH - RIGHT, frame.bottom + BOTTOM - 8, block.x_name, "end"),
+        small_text(WIDTH - RIGHT, frame.bottom + BOTTOM - 8, x_name, "end"),
         small_text(0, 11, y_name),
     ]
