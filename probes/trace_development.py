@@ -139,10 +139,10 @@ class Development(Result):
             Line("series_2", "gain of layers 1 and 2", self.points("gain")),
         )
         chart = Lines(
-            "The mechanism over training, by the snapshots",
+            "The mechanism over training",
             tuple(line for line in lines if line.points),
             "step",
-            "1 in the construction",
+            "attention, gain (1 in the construction)",
             moments=moments,
             logarithmic_x=True,
         )

@@ -13,6 +13,7 @@ import torch
 from faults import power
 from faults.injection import Call, fail_at, kill_at, recorded, without_exchange
 from mtdinterp import MTDTask, load_checkpoint, save_checkpoint
+from mtdinterp.checkpoints.snapshots import write_snapshot
 from mtdinterp.construction import one_step
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.storage import settled, write_file
@@ -24,12 +25,16 @@ LENGTH = 12
 OLD, NEW = 3.0, 7.0
 HISTORY = [{"step": 0, "kl": 0.5}]
 HELD_OUT = HeldOut.prepare(TASK, LENGTH, n_sequences=100, bayes=False)
-RECIPE = Recipe(steps=24, batch_size=4, learning_rate=1e-2, evaluate_every=8, save_every=12)
+RECIPE = Recipe(
+    steps=24, batch_size=4, learning_rate=1e-2, evaluate_every=8, save_every=12, snapshots=4
+)
 
 
-def save(path, beta):
+def save(path, beta, snapshots=None):
     model = one_step(TASK.transition, TASK.order, LENGTH, beta)
-    return save_checkpoint(path, model, TASK, recipe={"beta": beta}, history=HISTORY)
+    return save_checkpoint(
+        path, model, TASK, recipe={"beta": beta}, history=HISTORY, snapshots=snapshots
+    )
 
 
 def saved_beta(path):
@@ -42,6 +47,8 @@ def saved_beta(path):
     expected = one_step(TASK.transition, TASK.order, LENGTH, beta).state_dict()
     found = checkpoint.model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert list(checkpoint.snapshots) == [1]
+    checkpoint.snapshots[1].load()
     return beta
 
 
@@ -74,8 +81,12 @@ class Bench:
         self.original = root / "original"
         self.place = root / "place"
         self.target = self.place / "model"
+        source = save(root / "source", NEW)
+        checkpoint = load_checkpoint(source)
+        write_snapshot(source, 1, checkpoint.model, checkpoint.config)
+        self.snapshots = checkpoint.snapshots
         if before is not None:
-            save(self.original, before)
+            save(self.original, before, self.snapshots)
         self.reset()
 
     def reset(self):
@@ -85,7 +96,7 @@ class Bench:
             shutil.copytree(self.original, self.target)
 
     def save(self):
-        save(self.target, NEW)
+        save(self.target, NEW, self.snapshots)
 
     def check_after_fault(self):
         """The old or the new checkpoint is there, and the next save leaves nothing behind."""
@@ -280,9 +291,17 @@ def check_resumes(path, whole):
         torch.equal(weights[name], tensor) for name, tensor in found.model.state_dict().items()
     )
     assert [entry["kl"] for entry in found.history] == [entry["kl"] for entry in wanted.history]
-    assert sorted(entry.name for entry in Path(path).iterdir()) == sorted(
-        entry.name for entry in whole.iterdir()
-    )
+    assert list(found.snapshots) == list(wanted.snapshots) == [0, 1, 3, 8, 24]
+    for step, snapshot in wanted.snapshots.items():
+        weights = snapshot.load().state_dict()
+        again = found.snapshots[step].load().state_dict()
+        assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert names_below(Path(path)) == names_below(whole)
+
+
+def names_below(path):
+    """Everything in a directory and below it."""
+    return sorted(str(entry.relative_to(path)) for entry in path.rglob("*"))
 
 
 def test_every_call_of_a_run_may_fail(run_copy, runs):

@@ -63,19 +63,19 @@ def lines(block: Lines) -> str:
     levels = [level for level in block.levels if _is_visible(level.value, block.logarithmic)]
     moments = _visible_moments(block)
     places = legend_places([line.label for line in block.lines], SAMPLE)
-    legend_top = TITLE_HEIGHT + LEGEND_LINE * len(moments)
     has_legend = len(block.lines) > 1
     legend_height = places[-1][1] + 6 if has_legend else 0
-    frame = _frame(block, points, levels, legend_top + legend_height)
+    labels_height = LEGEND_LINE * len(moments)
+    frame = _frame(block, points, levels, TITLE_HEIGHT + legend_height + labels_height)
 
     parts = _box(frame)
     for level in levels:
         parts += _level(level, frame)
-    for index, (moment, label) in enumerate(moments):
-        parts += _moment(moment, label, frame, LEGEND_LINE * index)
+    for index, (moment, label) in enumerate(_stacked(moments, frame)):
+        parts += _moment(moment, label, frame, legend_height + LEGEND_LINE * index)
     for line, (x, baseline) in zip(block.lines, places, strict=True):
         if has_legend:
-            parts.append(_legend_entry(line, x, legend_top + baseline - 4))
+            parts.append(_legend_entry(line, x, TITLE_HEIGHT + baseline - 4))
         parts += _line(line, frame)
     parts += _axis_names(block, frame)
     return image(WIDTH, frame.bottom + BOTTOM, parts, block.title)
@@ -164,15 +164,32 @@ def _level(level: Level, frame: _Frame) -> list[str]:
     return [line, small_text(right - 4, label_y, level.label, "end", halo=True)]
 
 
+def _stacked(moments: list[tuple[float, str]], frame: _Frame) -> list[tuple[float, str]]:
+    """The events in an order, from the top, in which no line starts above a label that it crosses.
+
+    A label is to the right of its line in the left half of the image, and to the left in the right
+    half.
+    """
+    in_order = sorted(moments)
+    left = [moment for moment in in_order if not _is_right(moment[0], frame)]
+    right = [moment for moment in in_order if _is_right(moment[0], frame)]
+    return [*left, *reversed(right)]
+
+
+def _is_right(x: float, frame: _Frame) -> bool:
+    return frame.x_of(x) >= WIDTH / 2
+
+
 def _moment(moment: float, label: str, frame: _Frame, offset: int) -> list[str]:
-    """A dotted vertical line that starts at its label, `offset` below the first one's."""
+    """A dotted vertical line that starts at its label, `offset` below the y axis's name."""
     x = frame.x_of(moment)
     line = mark(
         f'<path d="M{x:.1f} {18 + offset}V{frame.bottom}" stroke="{INK}" stroke-dasharray="2 3"',
         f"{label}: {moment:g}",
     )
     content = f"{label} ({moment:g})"
-    return [line, text_beside_line(x, 27 + offset, content, end=x >= WIDTH / 2, halo=True)]
+    is_right = _is_right(moment, frame)
+    return [line, text_beside_line(x, 27 + offset, content, end=is_right, halo=True)]
 
 
 def _legend_entry(line: Line, x: int, y: int) -> str:
