@@ -49,8 +49,8 @@ def assert_close(found, wanted):
 
 def test_evaluations_and_snapshots_are_read_together(run):
     found = trace_development(run)
-    assert found.steps == (0, 1, 3, 12, 20, 40)
-    assert found.snapshots == (0, 1, 3, 12, 40)
+    assert found.steps == (0, 1, 3, 11, 20, 40)
+    assert found.snapshots == (0, 1, 3, 11, 40)
     assert found.unreadable == ()
     assert "6 steps, 5 of them with a snapshot" in found.summary()
     has_lags = [value is not None for value in found.series["lag_attention"]]
@@ -62,7 +62,7 @@ def test_a_snapshot_reads_as_the_evaluation_of_its_step(run):
     (run / "history.jsonl").unlink()
     # What is stored with the weights is the last line of the history.
     from_weights = trace_development(run)
-    assert from_weights.steps == (0, 1, 3, 12, 40)
+    assert from_weights.steps == (0, 1, 3, 11, 40)
     assert_close(readings_at(from_weights, 0), readings_at(evaluated, 0))
 
 
@@ -74,7 +74,7 @@ def test_snapshots_alone_are_enough(run, tmp_path):
     )
     found = trace_development(path)
     wanted = readings_at(trace_development(run), 40)
-    assert found.steps == (0, 1, 3, 12, 40)
+    assert found.steps == (0, 1, 3, 11, 40)
     assert_close(readings_at(found, 40), {**wanted, "ratio": None})
     assert "left_plateau" not in found.events
     assert set(found.levels) == {"uniform"}
@@ -101,7 +101,7 @@ def test_a_damaged_snapshot_is_named_and_the_others_are_read(run):
     path = run / "snapshots" / "3.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
     found = trace_development(run)
-    assert found.snapshots == (0, 1, 12, 40)
+    assert found.snapshots == (0, 1, 11, 40)
     (reason,) = found.unreadable
     assert str(path) in reason
     assert str(path) in found.summary()
@@ -123,5 +123,5 @@ def test_the_chart_of_the_snapshots_has_a_logarithmic_axis_without_step_0(run):
 def test_a_report_shows_snapshots(run):
     findings = collect(load_checkpoint(run), quick=True, n_sequences=64)
     found = findings.probes["trace_development"]
-    assert found.snapshots == (0, 1, 3, 12, 40)
+    assert found.snapshots == (0, 1, 3, 11, 40)
     assert any(isinstance(b, Lines) and b.logarithmic_x for b in result_blocks(found))

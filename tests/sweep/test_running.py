@@ -10,6 +10,7 @@ import time
 import pytest
 
 from mtdinterp import load_checkpoint
+from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.storage import AlreadyThere
 from mtdinterp.sweep import attempts, running
 from mtdinterp.sweep.attempts import attempting, records
@@ -97,6 +98,24 @@ def test_a_killed_cell_continues_with_the_same_bits(directory, finished):
     assert weights_in(directory) == weights_in(finished)
     assert records(directory)[1].owner.step == step
     assert start.parent == records(directory)[0].path
+
+
+def test_a_killed_cell_ends_with_the_same_snapshots(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "N_SEQUENCES", 256)
+    found = []
+    for name in ("whole", "killed"):
+        sweep = small_sweep(tmp_path / name, length=12, seed=0, snapshots=4, probes="none")
+        directory = sweep.directories[0]
+        if name == "killed":
+            die_while_training(directory, step=10)
+        assert run_cell(directory).how == "done"
+        snapshots = load_checkpoint(directory / CHECKPOINT).snapshots
+        digests = {}
+        for step, snapshot in snapshots.items():
+            digests[step] = tensors_digest(snapshot.load().state_dict())
+        found.append(digests)
+    assert list(found[0]) == [0, 1, 3, 10, 30]
+    assert found[0] == found[1]
 
 
 def weights_in(directory):
