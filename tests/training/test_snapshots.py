@@ -1,14 +1,15 @@
-"""Snapshots are spaced logarithmically, and the same ones are there however a run is interrupted."""
+"""Snapshots are spaced logarithmically, and a run that is interrupted ends with the same ones."""
 
+import itertools
 import shutil
 from functools import partial
 
 import pytest
 import torch
+from faults.injection import kill_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faults.injection import kill_at
 from mtdinterp import CheckpointError, MTDTask, load_checkpoint, save_checkpoint
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.sweep.runs import copy_run
@@ -80,7 +81,7 @@ def test_steps_rise_from_the_first_to_the_last(count, last):
 @given(count=st.integers(2, 40), last=st.integers(10**6, 10**9))
 def test_late_steps_have_equal_factors(count, last):
     late = [step for step in spaced_steps(count, last) if step > 1000]
-    factors = [after / before for before, after in zip(late, late[1:], strict=False)]
+    factors = [after / before for before, after in itertools.pairwise(late)]
     assert max(factors, default=1) <= min(factors, default=1) * 1.01
 
 
