@@ -6,9 +6,11 @@
 from mtdinterp.checkpoints.importing import UncheckedOrientation, import_checkpoint
 from mtdinterp.checkpoints.load import Checkpoint, load_checkpoint
 from mtdinterp.checkpoints.save import save_checkpoint
+from mtdinterp.checkpoints.snapshots import Snapshot
 
 __all__ = [
     "Checkpoint",
+    "Snapshot",
     "UncheckedOrientation",
     "import_checkpoint",
     "load_checkpoint",
