@@ -127,6 +127,8 @@ class Development(Result):
         ]
         if self.snapshots:
             blocks += self._snapshot_blocks(moments)
+        if self.unreadable:
+            blocks.append(Text(self.unreadable, "soft"))
         never = [EVENTS[name] for name, step in self.events.items() if step is None]
         if never:
             blocks.append(Text((f"Never seen: {', '.join(never)}.",), "soft"))
@@ -134,23 +136,27 @@ class Development(Result):
 
     def _snapshot_blocks(self, moments: tuple[tuple[float, str], ...]) -> list[Block]:
         """What the snapshots add, on a logarithmic axis because most of them are early."""
+        note = (
+            f"Read from {counted(len(self.snapshots), 'snapshot')} of the weights besides the "
+            "training history."
+        )
         lines = (
             Line("series_1", "attention of layer 1 on the lags", self.points(LAGS)),
             Line("series_2", "gain of layers 1 and 2", self.points("gain")),
         )
+        shown = tuple(line for line in lines if line.points)
+        if not shown:
+            # Neither applies if a component is read at no offset.
+            return [Text((note,), "soft")]
         chart = Lines(
             "The mechanism over training",
-            tuple(line for line in lines if line.points),
+            shown,
             "step",
             "attention, gain (1 in the construction)",
             moments=moments,
             logarithmic_x=True,
         )
-        note = (
-            f"Read from {counted(len(self.snapshots), 'snapshot')} of the weights besides the "
-            "training history."
-        )
-        return [chart, Text((note, *self.unreadable), "soft")]
+        return [chart, Text((note,), "soft")]
 
     def points(self, name: str) -> tuple[tuple[float, float], ...]:
         """The finite values of one reading, with their steps."""
@@ -260,7 +266,11 @@ def _read_snapshot(
         LAGS: lag_attention(pattern, task).max().item(),
     }
     # A history has None for what does not apply.
-    return {name: None if value != value else value for name, value in entry.items()}
+    return {name: value if _is_known(value) else None for name, value in entry.items()}
+
+
+def _is_known(value: float | str) -> bool:
+    return isinstance(value, str) or math.isfinite(value)
 
 
 def _mechanism(model: LensTransformer, task: Task, tokens: Tensor) -> dict[str, Any]:

@@ -109,6 +109,17 @@ def test_a_damaged_snapshot_is_named_and_the_others_are_read(run):
     assert any(str(path) in line for block in shown for line in block.lines)
 
 
+def test_without_any_readable_snapshot_the_history_is_read(run):
+    for path in (run / "snapshots").iterdir():
+        path.write_bytes(b"")
+    found = trace_development(run)
+    assert found.steps == (0, 20, 40)
+    assert found.snapshots == ()
+    assert len(found.unreadable) == 5
+    shown = [block for block in found.blocks() if isinstance(block, Text)]
+    assert any(found.unreadable == block.lines for block in shown)
+
+
 def test_the_chart_of_the_snapshots_has_a_logarithmic_axis_without_step_0(run):
     found = trace_development(run)
     charts = [block for block in found.blocks() if isinstance(block, Lines)]
