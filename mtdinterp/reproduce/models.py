@@ -74,12 +74,11 @@ class ListedModels:
 def _may_be(config: Mapping[str, Any], entry: Entry) -> bool:
     """Whether a checkpoint is worth a closer look, which builds its model.
 
-    A model that started from another one does not belong to the zoo, whatever its recipe says.
     Tasks and architectures of plugins, which may not be loaded, are sorted out here, too.
     """
     model = config.get("model")
     task = config.get("task")
-    if not isinstance(model, dict) or not isinstance(task, dict) or config.get("parent"):
+    if not isinstance(model, dict) or not isinstance(task, dict):
         return False
     # Older files do not name the kind of task, as there was only one.
     found = (model.get("architecture"), model.get("length"), task.get("kind", MTDTask.name))
@@ -106,7 +105,8 @@ class TrainedModels:
         finished = _finished_run(path, entry)
         if finished is not None:
             return finished
-        with entry_run(entry, path) as run:
+        parent = None if entry.grown_from is None else self.get(entry.grown_from)
+        with entry_run(entry, path, parent) as run:
             run.train(after_evaluation=self._report(entry))
         return load_checkpoint(path)
 
