@@ -26,7 +26,7 @@ from mtdinterp.commands.train_summary import summary_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
 from mtdinterp.registry import ESTIMATORS, TASKS
-from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast
+from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast, quick
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -489,6 +489,8 @@ def test_help_says_what_the_recipes_are():
     )
     assert f"3 layers: {three.steps} steps, learning rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
+    fewer = quick()
+    assert f"{fewer.steps} steps at a learning rate of {fewer.learning_rate:g} for 3" in words
     assert (
         f"5 layers: {five.steps} steps, learning rate {five.learning_rate:g}, later rate "
         f"{five.later_rate:g}."
