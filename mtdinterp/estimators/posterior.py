@@ -1,17 +1,29 @@
 """The posterior mean by whatever method can compute it: integration, and sampling beyond that."""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike, as_concentration, check_option, check_order
 from mtdinterp.errors import RuleTooLarge
+from mtdinterp.estimators.base import Estimator
 from mtdinterp.estimators.exact_bayes import MAX_NODES, posterior_mean_of
 from mtdinterp.estimators.gibbs import sampled_posterior_mean
 from mtdinterp.evidence import Evidence, evidence_of
+from mtdinterp.plugins import register_estimator
+from mtdinterp.style import Style
 
 METHODS = ("auto", "exact", "gibbs")
+
+SEQUENCES_TOGETHER = 128
+"""Sequences that are integrated together; if one needs too large a rule, all of them are sampled."""
+
+COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 3_000_000
+"""Accuracy when estimators are compared, and the largest rule that is worth waiting for there: it
+takes about as long as sampling would."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +32,22 @@ class PosteriorMean:
 
     weights: Float64[Tensor, "batch lag"]
     stderr: Float64[Tensor, "batch lag"] | None
-    """Standard errors of sampled means; None if they are exact."""
+    """Standard errors, 0 for sequences that were integrated; None if all of them were."""
     method: str
-    """"exact" or "gibbs"."""
+    """"exact" if all sequences were integrated, "gibbs" if some were sampled."""
+
+    def accuracy_note(self) -> str | None:
+        """One sentence on the sampling; None if all means are exact."""
+        if self.stderr is None:
+            return None
+        is_sampled = (self.stderr > 0).any(-1)
+        n_sampled = int(is_sampled.sum())
+        mean = self.stderr[is_sampled].mean().item()
+        return (
+            f"sampled for {n_sampled} of {len(self.stderr)} sequences, because exact integration "
+            f"would take too many nodes; the standard errors of the weights are {mean:.1g} on "
+            f"average and {self.stderr.max().item():.1g} at most"
+        )
 
 
 def posterior_mean(
@@ -80,11 +105,51 @@ def posterior_mean_by(
     Returns:
         Posterior means of every sequence, with standard errors if they were sampled.
     """
-    if method != "gibbs":
+    if method == "exact":
+        return PosteriorMean(posterior_mean_of(evidence, tolerance, max_nodes), None, "exact")
+    if method == "gibbs":
+        return PosteriorMean(*sampled_posterior_mean(evidence, seed), "gibbs")
+    weights = torch.empty(len(evidence), evidence.n_components, dtype=torch.float64)
+    is_sampled = torch.zeros(len(evidence), dtype=torch.bool)
+    for some in torch.arange(len(evidence)).split(SEQUENCES_TOGETHER):
         try:
-            return PosteriorMean(posterior_mean_of(evidence, tolerance, max_nodes), None, "exact")
+            weights[some] = posterior_mean_of(evidence[some], tolerance, max_nodes)
         except RuleTooLarge:
-            if method == "exact":
-                raise
-    weights, stderr = sampled_posterior_mean(evidence, seed)
+            is_sampled[some] = True
+    if not is_sampled.any():
+        return PosteriorMean(weights, None, "exact")
+    stderr = torch.zeros_like(weights)
+    sampled = sampled_posterior_mean(evidence[is_sampled.nonzero()[:, 0]], seed)
+    weights[is_sampled], stderr[is_sampled] = sampled
     return PosteriorMean(weights, stderr, "gibbs")
+
+
+@register_estimator
+class ExactBayes(Estimator):
+    """The posterior mean of the weights: no estimator predicts better on average.
+
+    It is integrated, and sampled where that would need too large a rule; `accuracy_note` says so.
+    """
+
+    name, label = "exact_bayes", "the exact posterior mean"
+    rank = 40
+    style = Style("#111827", "*", "-")
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Evidence, PosteriorMean] = WeakKeyDictionary()
+
+    def weights(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch component"]:
+        return self._posterior_mean(evidence).weights
+
+    def accuracy_note(self, evidence: Evidence) -> str | None:
+        return self._posterior_mean(evidence).accuracy_note()
+
+    def _posterior_mean(self, evidence: Evidence) -> PosteriorMean:
+        """The posterior mean, computed once while the evidence is in use."""
+        known = self._known.get(evidence)
+        if known is None:
+            known = posterior_mean_by(
+                evidence, tolerance=COMPARING_TOLERANCE, max_nodes=COMPARING_NODES
+            )
+            self._known[evidence] = known
+        return known
