@@ -16,10 +16,13 @@ from mtdinterp.evidence import Evidence, evidence_of
 from mtdinterp.plugins import register_estimator
 from mtdinterp.style import Style
 
+SMALLEST_PROBABILITY = 1e-300
+"""A token that no component predicts has no variance either; this avoids 0/0."""
+
 METHODS = ("auto", "exact", "gibbs")
 
 SEQUENCES_TOGETHER = 128
-"""Sequences that are integrated together; if one needs too large a rule, all of them are sampled."""
+"""Sequences that are integrated together. If one needs too large a rule, all are sampled."""
 
 COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 3_000_000
 """Accuracy when estimators are compared, and the largest rule that is worth waiting for there: it
@@ -35,19 +38,6 @@ class PosteriorMean:
     """Standard errors, 0 for sequences that were integrated; None if all of them were."""
     method: str
     """"exact" if all sequences were integrated, "gibbs" if some were sampled."""
-
-    def accuracy_note(self) -> str | None:
-        """One sentence on the sampling; None if all means are exact."""
-        if self.stderr is None:
-            return None
-        is_sampled = (self.stderr > 0).any(-1)
-        n_sampled = int(is_sampled.sum())
-        mean = self.stderr[is_sampled].mean().item()
-        return (
-            f"sampled for {n_sampled} of {len(self.stderr)} sequences, because exact integration "
-            f"would take too many nodes; the standard errors of the weights are {mean:.1g} on "
-            f"average and {self.stderr.max().item():.1g} at most"
-        )
 
 
 def posterior_mean(
@@ -124,6 +114,33 @@ def posterior_mean_by(
     return PosteriorMean(weights, stderr, "gibbs")
 
 
+def sampling_divergence(
+    evidence: Evidence,
+    weights: Float64[Tensor, "batch component"],
+    stderr: Float64[Tensor, "batch component"],
+) -> Float64[Tensor, " batch"]:
+    """What errors of the weights add to the KL of their predictions, on average.
+
+    KL(p ‖ q + δ) exceeds KL(p ‖ q) by ½ Σ_v δ_v² / q_v on average, if δ has mean 0 and p is q on
+    average. Here δ_v = Σ_g ε_g·rows[g, v] with the errors ε of the weights, which sum to 0. They
+    are taken to be independent errors minus their mean. That leaves (m - 1)/m of the variance, and
+    only differences from the mean row count.
+
+    Args:
+        evidence: the evidence of the sequences.
+        weights: estimated weights.
+        stderr: their standard errors.
+
+    Returns:
+        The expected excess of every sequence.
+    """
+    predicted = evidence.predict(weights)
+    centred = evidence.rows - evidence.rows.mean(1, keepdim=True)
+    share = max(1, evidence.n_components - 1) / evidence.n_components
+    variance = (centred.square() * stderr.square()[..., None]).sum(1) / share
+    return 0.5 * (variance / predicted.clamp_min(SMALLEST_PROBABILITY)).sum(-1)
+
+
 @register_estimator
 class ExactBayes(Estimator):
     """The posterior mean of the weights: no estimator predicts better on average.
@@ -142,7 +159,16 @@ class ExactBayes(Estimator):
         return self._posterior_mean(evidence).weights
 
     def accuracy_note(self, evidence: Evidence) -> str | None:
-        return self._posterior_mean(evidence).accuracy_note()
+        found = self._posterior_mean(evidence)
+        if found.stderr is None:
+            return None
+        n_sampled = int((found.stderr > 0).any(-1).sum())
+        noise = sampling_divergence(evidence, found.weights, found.stderr).mean().item()
+        return (
+            f"sampled for {n_sampled} of {len(evidence)} sequences, because exact integration "
+            f"would take too many nodes; standard errors of the weights at most "
+            f"{found.stderr.max().item():.1g}, which adds about {noise:.1g} to its KL"
+        )
 
     def _posterior_mean(self, evidence: Evidence) -> PosteriorMean:
         """The posterior mean, computed once while the evidence is in use."""
