@@ -433,6 +433,8 @@ def test_construct_gives_the_interval_of_every_tuned_constant(capsys):
     assert rows["maximum_likelihood"]["constants"] == {}
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 def test_train_and_construct_have_a_row_for_the_posterior_mean_of_many_lags(tmp_path, capsys):
     size = ["--vocab-size", "3", "--order", "8", "--length", "26"]
     few = ["--steps", "1", "--batch-size", "2", "--out", str(tmp_path / "run")]
