@@ -21,12 +21,14 @@ SMALLEST_PROBABILITY = 1e-300
 
 METHODS = ("auto", "exact", "gibbs")
 
-SEQUENCES_TOGETHER = 128
-"""Sequences that are integrated together. If one needs too large a rule, all are sampled."""
+TOGETHER = (128, 8)
+"""Sequences that are integrated together. If one of them needs too large a rule, they are tried
+again in smaller groups, and the group that it is in is sampled."""
 
-COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 3_000_000
-"""Accuracy when estimators are compared, and the largest rule that is worth waiting for there: it
-takes about as long as sampling would."""
+COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 7_000_000
+"""Accuracy when estimators are compared, and the largest rule that is worth waiting for there. With
+6 lags, the rules have 14 to 18 nodes per fraction and may have 23. 7 lags need more than 7 million.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +101,40 @@ def posterior_mean_by(
         return PosteriorMean(posterior_mean_of(evidence, tolerance, max_nodes), None, "exact")
     if method == "gibbs":
         return PosteriorMean(*sampled_posterior_mean(evidence, seed), "gibbs")
-    weights = torch.empty(len(evidence), evidence.n_components, dtype=torch.float64)
-    is_sampled = torch.zeros(len(evidence), dtype=torch.bool)
-    for some in torch.arange(len(evidence)).split(SEQUENCES_TOGETHER):
-        try:
-            weights[some] = posterior_mean_of(evidence[some], tolerance, max_nodes)
-        except RuleTooLarge:
-            is_sampled[some] = True
-    if not is_sampled.any():
+    weights = _integrated(evidence, tolerance, max_nodes, TOGETHER)
+    (missing,) = weights[:, 0].isnan().nonzero(as_tuple=True)
+    if len(missing) == 0:
         return PosteriorMean(weights, None, "exact")
     stderr = torch.zeros_like(weights)
-    sampled = sampled_posterior_mean(evidence[is_sampled.nonzero()[:, 0]], seed)
-    weights[is_sampled], stderr[is_sampled] = sampled
+    weights[missing], stderr[missing] = sampled_posterior_mean(evidence[missing], seed)
     return PosteriorMean(weights, stderr, "gibbs")
+
+
+def _integrated(
+    evidence: Evidence, tolerance: float, max_nodes: int, together: tuple[int, ...]
+) -> Float64[Tensor, "batch component"]:
+    """Posterior means, NaN for sequences in groups that need too large a rule.
+
+    Args:
+        evidence: the evidence of the sequences.
+        tolerance: accuracy of every entry.
+        max_nodes: the largest rule to use.
+        together: the sizes of groups to try, the largest first.
+
+    Returns:
+        Posterior means of every sequence.
+    """
+    if not together:
+        return torch.full_like(evidence.uniform, torch.nan)
+    size, *smaller = together
+    parts = []
+    for some in torch.arange(len(evidence)).split(size):
+        group = evidence[some]
+        try:
+            parts.append(posterior_mean_of(group, tolerance, max_nodes))
+        except RuleTooLarge:
+            parts.append(_integrated(group, tolerance, max_nodes, tuple(smaller)))
+    return torch.cat(parts)
 
 
 def sampling_divergence(
