@@ -82,7 +82,7 @@ class HeldOut:
         kl = {name: values.mean().item() for name, values in divergence.items()}
         if bayes:
             control = "two_step" if "two_step" in divergence else "uniform"
-            some = evidence[: _n_bayes(evidence)]
+            some = evidence[: n_bayes(evidence.n_components)]
             kl["exact_bayes"] = _bayes_kl(data, some, divergence[control])
             notes = accuracy_notes(["exact_bayes"], some)
         for name, estimator in ESTIMATORS.items():
@@ -127,9 +127,9 @@ def held_out_data(task: Task, length: int, n_sequences: int | None = None) -> Sa
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
 
 
-def _n_bayes(evidence: Evidence) -> int:
-    """How many sequences the posterior mean is computed for."""
-    return N_BAYES if evidence.n_components < MANY_COMPONENTS else N_BAYES_OF_MANY
+def n_bayes(n_components: int) -> int:
+    """How many of the held-out sequences the posterior mean is computed for, at the most."""
+    return N_BAYES if n_components < MANY_COMPONENTS else N_BAYES_OF_MANY
 
 
 def _bayes_kl(data: Sample, some: Evidence, control: Float64[Tensor, " batch"]) -> float:
