@@ -114,7 +114,7 @@ def kl_against_length(
         numbers=numbers,
         table=rows,
         draw=lambda figure: _draw(figure, rows, orders, lengths),
-        size=(3.6 * len(orders), 6.2),
+        size=(3.6 * len(orders), 7.6),
     )
 
 
@@ -265,32 +265,40 @@ def _plus_minus(row: Row) -> str:
 
 
 def _draw(figure: Any, rows: Sequence[Row], orders: Sequence[int], lengths: Sequence[int]) -> None:
-    axes = figure.subplots(2, len(orders), sharex=True, sharey="row", squeeze=False)
+    axes = figure.subplots(
+        3, len(orders), sharex=True, sharey="row", squeeze=False, height_ratios=(4, 3, 2)
+    )
+    ratio = ("length", "over_one_step", "over_one_step_stderr")
     for place, order in enumerate(orders):
         some = rows_where(rows, order=order, task=TASK_SEED)
-        top, bottom = axes[:, place]
+        top, middle, bottom = axes[:, place]
         draw_methods(top, some, METHODS, "length", "kl", "kl_stderr")
-        draw_methods(bottom, some, METHODS, "length", "over_one_step", "over_one_step_stderr")
+        draw_methods(middle, some, METHODS, *ratio)
+        draw_methods(bottom, some, tuple(reversed(TRAINED)), *ratio)
         _draw_other_tasks(bottom, rows_where(rows, order=order))
+        bottom.axhline(1, color=style_of("one_step").colour, linewidth=0.8)
         kl_axis(top)
         top.set_title(f"m = {order}")
         lengths_axis(bottom, lengths)
-        grid(top)
-        grid(bottom)
+        for axis in (top, middle, bottom):
+            grid(axis)
     axes[0, 0].set_ylabel("KL(truth ‖ prediction) (nats)")
     axes[1, 0].set_ylabel("KL relative to\none-step mirror descent")
+    axes[2, 0].set_ylabel("the same,\ntrained models")
+    figure.suptitle("Bars: standard error over sequences", fontsize=9)
     legend_below(figure, axes.flat, 4)
 
 
 def _draw_other_tasks(axis: Any, rows: Sequence[Row]) -> None:
-    """Models of other tasks as hollow points: only their ratios compare with the main task's."""
+    """Models of other tasks as hollow points, next to the model of the main task."""
     for method in TRAINED:
         others = [row for row in rows_where(rows, method=method) if row["task"] != TASK_SEED]
         if not others:
             continue
+        tasks = sorted(set(column(others, "task")))
         style = style_of(method)
         axis.errorbar(
-            [row["length"] * X_FACTORS[method] ** (1 + row["task"]) for row in others],
+            [row["length"] * X_FACTORS[method] ** (2 + tasks.index(row["task"])) for row in others],
             column(others, "over_one_step"),
             column(others, "over_one_step_stderr"),
             color=style.colour,
