@@ -115,6 +115,7 @@ def test_models_of_other_tasks_are_compared_with_one_step_on_their_own_task(grow
     (model,) = rows_of(found, method="model", length=12, task=7)
     assert model["over_one_step"] == pytest.approx(model["kl"] / one["kl"])
     ratios = [row["over_one_step"] for row in rows_of(found, method="model", length=12)]
+    assert found.numbers["model_over_one_step"]["m3-T12"] == ratios[0]
     spread = found.numbers["over_tasks"]["model"]["m3-T12"]
     assert spread == {
         "mean": pytest.approx(mean(ratios)),
