@@ -1,7 +1,7 @@
 """The figures over lengths show every model there is, and say where its curve ends."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -15,29 +15,15 @@ from mtdinterp.reproduce.figure import Context, write
 from mtdinterp.reproduce.models import ZooModels, say_ends
 from mtdinterp.reproduce.scores import (
     MOST_SEQUENCES,
+    model_kl,
     paper_scores,
     say_sequences,
     scored_sequences,
 )
-from mtdinterp.tasks import MTDTask
+from mtdinterp.training.evaluation import held_out_data
 from mtdinterp.training.zoo import ENTRIES, Entry, zoo_task
 
 USUAL = re.compile(r"(disentangled|standard)-m\d-T\d+(-task\d+)?")
-
-
-@dataclass(frozen=True)
-class OtherTask(Entry):
-    """A model of another task than the zoo's main one."""
-
-    suffix: str = "-task7"
-
-    @property
-    def seeds(self):
-        return {"task": 7, "model": self.seed}
-
-    @property
-    def task(self):
-        return MTDTask.random(5, self.order, seed=7)
 
 
 class Constructions:
@@ -63,8 +49,8 @@ def grown():
         Entry(3, 12),
         Entry(3, 24),
         Entry(3, 12, "standard"),
-        OtherTask(3, 12),
-        OtherTask(3, 24),
+        Entry(3, 12, task_seed=7),
+        Entry(3, 24, task_seed=7),
         Entry(3, 48, suffix="-mirrored"),
         Entry(3, 48, layers=5),
     )
@@ -114,6 +100,9 @@ def test_models_of_other_tasks_are_compared_with_one_step_on_their_own_task(grow
     (one,) = rows_of(found, method="one_step", length=12, task=7)
     (model,) = rows_of(found, method="model", length=12, task=7)
     assert model["over_one_step"] == pytest.approx(model["kl"] / one["kl"])
+    data = held_out_data(zoo_task(3, seed=7), 12, 64)
+    built = Constructions().get(Entry(3, 12, task_seed=7)).model
+    assert model["kl"] == pytest.approx(model_kl(built, data).mean().item())
     ratios = [row["over_one_step"] for row in rows_of(found, method="model", length=12)]
     assert found.numbers["model_over_one_step"]["m3-T12"] == ratios[0]
     spread = found.numbers["over_tasks"]["model"]["m3-T12"]
