@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from mtdinterp.checkpoint_files import model_name
 from mtdinterp.plotting import grid, kl_axis, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row, column, rows_where
 from mtdinterp.reproduce.methods import X_FACTORS, draw_methods, label_of, method_of
@@ -52,7 +51,7 @@ class Size(NamedTuple):
     @classmethod
     def of(cls, entry: Entry) -> "Size":
         """The size of the sequences that a model was trained on."""
-        return cls(entry.order, entry.length, entry.seeds["task"])
+        return cls(entry.order, entry.length, entry.task_seed)
 
 
 @register_figure(
@@ -87,7 +86,7 @@ def kl_against_length(
     for size in (*sizes, *sorted(other_tasks)):
         context.announce(_described(size))
         some = [entry for entry in entries if Size.of(entry) == size]
-        task = some[0].task if some else zoo_task(size.order)
+        task = zoo_task(size.order, size.task)
         data = context.data(task, size.length, scored_sequences(size.length))
         values = paper_scores(task, data, STEPS)
         for entry in some:
@@ -119,11 +118,8 @@ def kl_against_length(
 
 
 def _is_usual(entry: Entry) -> bool:
-    """Whether a model has three layers, seed 0 and a name that says nothing but its task."""
-    name = model_name(entry.architecture, entry.order, entry.length)
-    task = entry.seeds["task"]
-    suffix = "" if task == TASK_SEED else f"-task{task}"
-    return entry.recipe != "paper" and entry.name == name + suffix
+    """Whether a model has three layers and seed 0, and was trained in the usual way."""
+    return entry.layers == 3 and entry.seed == 0 and not entry.suffix
 
 
 def _method(entry: Entry) -> str:
