@@ -1,6 +1,6 @@
 """Where trained models come from: the zoo, checkpoints of a list, or the zoo's recipes run now."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -150,3 +150,21 @@ def say_missing(names: list[str], models: Models) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"Not shown, because not in {models.place}: {', '.join(names)}.",)
+
+
+def say_ends(
+    kind: str, longest: Mapping[int, int], lengths: Sequence[int], models: Models
+) -> tuple[str, ...]:
+    """A sentence about trained models that stop before the longest length; empty if none do.
+
+    Args:
+        kind: which models, as in "standard" or "five-layer".
+        longest: the length of the longest model that is shown, by order.
+        lengths: the lengths of the figure.
+        models: where the models come from.
+    """
+    short = {order: length for order, length in longest.items() if length < max(lengths)}
+    if not short:
+        return ()
+    ends = ", ".join(f"T = {length} (m = {order})" for order, length in short.items())
+    return (f"The trained {kind} models end at {ends}: {models.place} has no longer ones.",)
