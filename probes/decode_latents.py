@@ -19,6 +19,7 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike
 from mtdinterp.criteria import DECODED
 from mtdinterp.errors import CannotCompute
+from mtdinterp.estimators.base import accuracy_notes
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation, explain
 from mtdinterp.formatting import r2_text
@@ -74,6 +75,8 @@ class LatentDecoding(Result):
     """
     left_out: dict[str, str]
     """Quantities that could not be computed, and why."""
+    notes: dict[str, str]
+    """How accurate quantities are that are not computed exactly here."""
 
     def best(self, quantity: str) -> tuple[str, Decoding]:
         """The place from which a quantity is decoded best; of several equally good ones, the
@@ -116,6 +119,8 @@ class LatentDecoding(Result):
                 f"untrained {found.untrained_r2:.3f}, selectivity {found.selectivity:.3f}"
                 f"{possible}{weak})"
             )
+            if name in self.notes:
+                lines.append(f"  {'':<28} {self.notes[name]}")
         if self._has_weak():
             lines.append(f"  weak: selectivity below {DECODED:.0%} of what is possible")
         lines += [f"  {text}" for text in self._head_lines()]
@@ -185,6 +190,7 @@ class LatentDecoding(Result):
                 f"λ itself can be known to R² {self.ceiling:.3f} at most: that of the exact "
                 "posterior mean."
             )
+        notes += [f"{QUANTITIES[name]}: {note}." for name, note in self.notes.items()]
         notes += [
             f"Not computed: {QUANTITIES[name]} ({why})." for name, why in self.left_out.items()
         ]
@@ -229,7 +235,12 @@ def decode_latents(
     if explanation is None:
         explanation = explain(model, task, length=sequence.shape[1], seed=seed)
     beta = next(iter(explanation.constants.values()))
-    labels, left_out = _labels(task.evidence(sequence), beta, true_weights)
+    evidence = task.evidence(sequence)
+    labels, left_out = _labels(evidence, beta, true_weights)
+    notes = {}
+    if "posterior_mean" in labels:
+        for note in accuracy_notes(["exact_bayes"], evidence).values():
+            notes["posterior_mean"] = note
     shown = _features(model, sequence)
     fresh = _features(_untrained(model, seed), sequence)
     places = _places(shown)
@@ -253,6 +264,7 @@ def decode_latents(
         beta=beta,
         ceiling=ceiling,
         left_out=left_out,
+        notes=notes,
         n_sequences=len(sequence),
         seed=seed if tokens is None else None,
     )

@@ -19,7 +19,7 @@ from mtdinterp.checks import ArrayLike, as_transition, check_option
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import AS_UNIFORM, CLOSE, NAMED, PRICE, RESEMBLES, TELLABLE
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators.base import Constants, Fit
+from mtdinterp.estimators.base import Constants, Fit, accuracy_notes
 from mtdinterp.evidence import Evidence
 from mtdinterp.explanation import Explanation
 from mtdinterp.formatting import listed, share_text
@@ -95,6 +95,8 @@ class AlgorithmIdentification(Result):
     """Estimators that could not be computed, and why."""
     left_out_shifted: dict[str, dict[str, str]]
     """Estimators that could be computed, but not on shifted sequences, and why; by condition."""
+    notes: dict[str, str]
+    """How accurate the weights are of estimators that are not computed exactly here."""
     compared_on: str = "task"
     """Whose transition matrix the estimators use: "task", "model" or "given"."""
     transition: tuple[tuple[float, ...], ...] | None = None
@@ -173,6 +175,10 @@ class AlgorithmIdentification(Result):
             words.append(f"{symbols.get(key, key)} = {value:.3g}{note}")
         return ", ".join(words)
 
+    def remark_text(self, name: str) -> str:
+        """An estimator's fitted constants, and how accurate it is if it is not computed exactly."""
+        return ", ".join(filter(None, (self.constants_text(name), self.notes.get(name))))
+
     def by_divergence(self) -> list[str]:
         """Estimators from nearest to farthest."""
         return sorted(self.divergences, key=self.divergences.__getitem__)
@@ -185,7 +191,7 @@ class AlgorithmIdentification(Result):
             low, high = self.intervals[name]
             interval = f"{self.divergences[name]:.2e} [{low:.1e}, {high:.1e}]"
             label = ESTIMATORS[name].label
-            lines.append(f"  {label:<52} {interval}  {self.constants_text(name)}".rstrip())
+            lines.append(f"  {label:<52} {interval}  {self.remark_text(name)}".rstrip())
         for name, why in self.left_out.items():
             lines.append(f"  {ESTIMATORS[name].label:<52} not computed: {why}")
         lines.append(self.sentence())
@@ -298,7 +304,7 @@ class AlgorithmIdentification(Result):
                     ESTIMATORS[name].label,
                     f"{self.divergences[name]:.2e}",
                     f"{low:.1e} to {high:.1e}",
-                    self.constants_text(name),
+                    self.remark_text(name),
                 )
             )
         for name, why in self.left_out.items():
@@ -434,6 +440,7 @@ def identify_algorithm(
         beyond_uniform=share_explained(scores[best], uniform),
         left_out=left_out,
         left_out_shifted=left_out_shifted,
+        notes=accuracy_notes(scores, held),
         compared_on=compared_on,
         transition=None if is_own else _rows(compared),
         n_sequences=len(sequence),

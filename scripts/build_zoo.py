@@ -18,12 +18,11 @@ from mtdinterp.checkpoint_files import ZOO, zoo_names
 from mtdinterp.commands.train_summary import live_evaluation
 from mtdinterp.sweep.cells import CHECKPOINT, canonical, is_done, read_cell
 from mtdinterp.sweep.directory import read_sweep
-from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, Entry
+from mtdinterp.training.zoo import ENTRIES, VOCAB_SIZE, Entry
 
 OUT = Path("out") / "zoo"
 COMMON = {
     "vocab_size": VOCAB_SIZE,
-    "task_seed": TASK_SEED,
     "probes": "none",
     "report": "none",
 }
@@ -90,9 +89,24 @@ def build(entries: Sequence[Entry], out: Path, zoo: Path = ZOO, flags: Sequence[
 
 
 def zoo_grid(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The contents of a grid file with one cell per model."""
-    grids = [settings_of(entry) for entry in entries]
+    """The contents of a grid file with one cell per model, and per model that one grows from."""
+    chains: dict[str, list[Entry]] = {}
+    for entry in entries:
+        longest = chains.setdefault(entry.chain[0].name, [])
+        if len(entry.chain) > len(longest):
+            longest[:] = entry.chain
+    grids = [chain_grid(chain) for chain in chains.values()]
     return {"title": "the models of the zoo", **COMMON, "grids": grids}
+
+
+def chain_grid(chain: Sequence[Entry]) -> dict[str, Any]:
+    """The part of a grid file that describes models, each grown from the one before."""
+    settings = [settings_of(entry) for entry in chain]
+    if len(chain) == 1:
+        return settings[0]
+    varied = {name: [entry[name] for entry in settings] for name in ("length", "recipe")}
+    common = {name: value for name, value in settings[0].items() if name not in varied}
+    return {**common, "from": "length", "zip": varied}
 
 
 def settings_of(entry: Entry) -> dict[str, Any]:
@@ -100,6 +114,7 @@ def settings_of(entry: Entry) -> dict[str, Any]:
     return {
         "order": entry.order,
         "length": entry.length,
+        "task_seed": entry.task_seed,
         "architecture": entry.architecture,
         "layers": entry.layers,
         "seed": entry.seed,
@@ -118,6 +133,9 @@ def store(entries: Iterable[Entry], out: Path, zoo: Path) -> None:
         if entry is None or not is_done(directory, read_cell(directory)):
             continue
         checkpoint = load_checkpoint(directory / CHECKPOINT)
+        parent = None
+        if entry.grown_from is not None:
+            parent = {**checkpoint.config["parent"], "name": entry.grown_from.name}
         save_checkpoint(
             zoo / entry.name,
             checkpoint.model,
@@ -125,6 +143,7 @@ def store(entries: Iterable[Entry], out: Path, zoo: Path) -> None:
             recipe=checkpoint.config["recipe"],
             seeds=checkpoint.config["seeds"],
             history=checkpoint.history,
+            parent=parent,
         )
         last = live_evaluation(checkpoint.history[-1])
         print(f"{entry.name}: stored, {last}", file=sys.stderr, flush=True)

@@ -30,8 +30,10 @@ class Group:
     """How many runs, with seeds 0, 1, …"""
     task_seed: int | None = None
     """The seed of every run's task; that of the model if None."""
+    base: str = "fast"
+    """The name of the recipe."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of the recipe that differ from the fast one."""
+    """Fields of the recipe that differ from it."""
     at_most: dict[str, float] = field(default_factory=lambda: {"one_step": 1.05})
     """The largest KL of a successful run, divided by that of an estimator of the held-out set."""
     seconds: float = math.inf
@@ -50,6 +52,8 @@ class Group:
             settings["d_mlp"] = self.d_mlp
         if self.d_rel:
             settings["d_rel"] = self.d_rel
+        if self.base != "fast":
+            settings["recipe"] = self.base
         seeds = list(range(self.seeds))
         if self.task_seed is None:
             together = {"seed": seeds, "task_seed": seeds.copy()}
@@ -71,6 +75,8 @@ class Group:
             f"{self.architecture}, {self.layers} layers, m = {self.order}, T = {self.length}",
             f"{self.recipe.steps} steps",
         ]
+        if self.base != "fast":
+            parts.append(f"{self.base} recipe")
         parts += [f"{key} {value}" for key, value in self.changes.items()]
         if self.d_mlp:
             parts.append(f"hidden layer of {self.d_mlp}")
@@ -82,7 +88,8 @@ class Group:
     def digest(self) -> str:
         """SHA-256 of all settings that decide the results and differ from their defaults."""
         settings = {"group": _unusual(self), "recipe": _unusual(self.recipe)}
-        for name in ("at_most", "seconds", "changes"):  # criteria, and what the recipe repeats
+        # Criteria, and what the recipe repeats.
+        for name in ("at_most", "seconds", "changes", "base"):
             settings["group"].pop(name, None)
         for name in ("evaluate_every", "save_every"):
             settings["recipe"].pop(name, None)
@@ -90,8 +97,8 @@ class Group:
 
     @property
     def recipe(self) -> Recipe:
-        """The fast recipe with the group's changes."""
-        return recipe_for("fast", self.architecture, self.layers, **self.changes)
+        """The recipe with the group's changes."""
+        return recipe_for(self.base, self.architecture, self.layers, **self.changes)
 
 
 def _unusual(settings: Any) -> dict[str, Any]:
@@ -120,6 +127,9 @@ PROMISES = {
     "five-T64": Group(**FIVE),
     "five-T128": Group(**FIVE, length=128),
 }
+QUICK = {
+    f"quick-m{order}": Group(order=order, base="quick", seeds=10, seconds=10) for order in (3, 4, 5)
+}
 WIDE = {f"m{order}-wide": Group(order=order, d_rel=8, seeds=3, seconds=60) for order in (3, 4, 5)}
 """Lag blocks of one width for every order, so that the start does not depend on the order."""
 ABLATIONS = {
@@ -130,7 +140,7 @@ ABLATIONS = {
     "cross-entropy-mlp": Group(d_mlp=64, seeds=3, changes={"loss": "cross-entropy"}),
     "all-positions": Group(seeds=3, changes={"supervision": "all"}),
 }
-GROUPS = {**PROMISES, **WIDE, **ABLATIONS}
+GROUPS = {**PROMISES, **QUICK, **WIDE, **ABLATIONS}
 
 
 def recipes_grid(groups: Mapping[str, Group]) -> dict[str, Any]:

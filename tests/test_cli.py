@@ -26,7 +26,7 @@ from mtdinterp.commands.train_summary import summary_table
 from mtdinterp.models import DisentangledConfig, DisentangledTransformer
 from mtdinterp.native.step import LOSSES
 from mtdinterp.registry import ESTIMATORS, TASKS
-from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast
+from mtdinterp.training.recipes import PAPER, SCHEDULES, SUPERVISIONS, TARGETS, Recipe, fast, quick
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -335,6 +335,7 @@ def test_train_takes_every_kind_of_task_and_resumes_it(capsys, tmp_path, monkeyp
     result = json.loads(capsys.readouterr().out)
     assert set(result["kl_of_estimators"]) == {"uniform", "one_step", "two_step", "exact_bayes"}
     assert result["left_out"] == {}
+    assert result["notes"] == {}
     loaded = load_checkpoint("whole")
     assert loaded.task == LagSpecificMTDTask.random(3, 2, seed=0)
     assert "one transition matrix per lag" in repr(loaded)
@@ -363,6 +364,7 @@ def test_train_without_anything_to_tune_says_so(capsys):
             "kl_stderr": 0.1,
             "kl_of_estimators": {"uniform": 0.25},
             "left_out": held_out,
+            "notes": {"uniform": "known to two digits"},
             "gain": None,
             "gain_r2": None,
             "beta": None,
@@ -374,6 +376,7 @@ def test_train_without_anything_to_tune_says_so(capsys):
         }
     )
     assert "one-step MD (tuned)    not computed: learning_rate: there is nothing to tune" in table
+    assert "uniform weights        0.25000 (known to two digits)" in table
     assert "ratio to one-step MD     —" in table
     assert "optimum —" in table
 
@@ -381,7 +384,7 @@ def test_train_without_anything_to_tune_says_so(capsys):
 def test_the_columns_of_the_result_of_training_are_aligned(monkeypatch):
     label = "weights that fall with the lag"
     monkeypatch.setattr(train_summary, "_estimator_label", lambda name: label)
-    held_out = {"kl_of_estimators": {"falling": 0.05039}, "left_out": {}}
+    held_out = {"kl_of_estimators": {"falling": 0.05039}, "left_out": {}, "notes": {}}
     numbers = dict.fromkeys(("gain", "gain_r2", "beta", "beta_r2", "ratio", "optimal_beta"))
     run = {"step": 1, "steps": 1, "seconds": 0.1, "evaluated_at": 1, "kl": 0.5, "kl_stderr": 0.1}
     table = summary_table(run | held_out | numbers | {"branch": "undecided", "checkpoint": "out"})
@@ -411,7 +414,8 @@ def test_equal_rows_leave_nothing_to_tune_and_say_what_to_do(layers, flag, tmp_p
 def test_training_says_how_well_the_optimum_is_known(interval, is_flat, text):
     numbers = dict.fromkeys(("gain", "gain_r2", "beta", "beta_r2", "ratio", "left_out"))
     run = {"step": 1, "steps": 1, "seconds": 0.1, "evaluated_at": 1, "kl": 0.5, "kl_stderr": 0.1}
-    run |= {"branch": "direct", "checkpoint": "out", "kl_of_estimators": {}, "left_out": {}}
+    run |= {"branch": "direct", "checkpoint": "out", "kl_of_estimators": {}}
+    run |= {"left_out": {}, "notes": {}}
     optimum = {"optimal_beta": 16.13, "optimal_interval": interval, "optimal_flat": is_flat}
     assert text in summary_table(numbers | run | optimum)
 
@@ -427,6 +431,28 @@ def test_construct_gives_the_interval_of_every_tuned_constant(capsys):
     rows = {row["estimator"]: row for row in result["kl_to_truth"]}
     assert set(rows["one_step"]["intervals"]) == {"beta"}
     assert rows["maximum_likelihood"]["constants"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.promise
+def test_train_and_construct_have_a_row_for_the_posterior_mean_of_many_lags(tmp_path, capsys):
+    size = ["--vocab-size", "3", "--order", "8", "--length", "26"]
+    few = ["--steps", "1", "--batch-size", "2", "--out", str(tmp_path / "run")]
+    assert main(["train", *size, *few, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["kl_of_estimators"]["exact_bayes"] < result["kl_of_estimators"]["uniform"]
+    assert result["left_out"] == {}
+    assert set(result["notes"]) == {"exact_bayes"}
+    assert result["notes"]["exact_bayes"].startswith("sampled for 1024 of 1024 sequences")
+    assert main(["construct", *size, "--sequences", "20", "--json"]) == 0
+    rows = {row["estimator"]: row for row in json.loads(capsys.readouterr().out)["kl_to_truth"]}
+    assert rows["exact_bayes"]["note"].startswith("sampled for 20 of 20 sequences")
+    assert rows["one_step"]["note"] is None
+    assert main(["construct", *size, "--sequences", "20"]) == 0
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if "exact posterior mean" in line
+    ]
+    assert line.endswith(f"({rows['exact_bayes']['note']})")
 
 
 def test_construct_says_that_constants_tuned_together_have_no_intervals(capsys, monkeypatch):
@@ -489,6 +515,8 @@ def test_help_says_what_the_recipes_are():
     )
     assert f"3 layers: {three.steps} steps, learning rate {three.learning_rate:g} " in words
     assert f"(standard: {standard.learning_rate:g})" in words
+    fewer = quick()
+    assert f"{fewer.steps} steps at a learning rate of {fewer.learning_rate:g} for 3" in words
     assert (
         f"5 layers: {five.steps} steps, learning rate {five.learning_rate:g}, later rate "
         f"{five.later_rate:g}."

@@ -81,10 +81,9 @@ def test_a_rule_beyond_the_limit_is_too_large():
     tokens = task.sample(2, 64, seed=1).tokens
     with pytest.raises(RuleTooLarge, match="max_nodes is 500"):
         exact_posterior_mean(task.transition, tokens, 4, max_nodes=500)
-    many = MTDTask.random(5, 7, seed=0)
-    evidence = many.evidence(many.sample(2, 64, seed=1).tokens)
+    many = MTDTask.random(5, 12, seed=0)
     with pytest.raises(RuleTooLarge):
-        ESTIMATORS["exact_bayes"].weights(evidence)
+        exact_posterior_mean(many.transition, many.sample(2, 64, seed=1).tokens, 12)
 
 
 def test_an_uneven_prior_has_no_first_order_rate():

@@ -18,9 +18,10 @@ from mtdinterp.sweep.cells import CHECKPOINT, DONE, read_cell
 from mtdinterp.sweep.directory import write_sweep
 from mtdinterp.sweep.grid import expand, find_grid, read_grid
 from mtdinterp.sweep.planning import plan
-from mtdinterp.training import Recipe
+from mtdinterp.training import Recipe, grow
 from mtdinterp.training.evaluation import held_out_data
-from mtdinterp.training.zoo import ENTRIES, Entry
+from mtdinterp.training.growth import parent_of
+from mtdinterp.training.zoo import ENTRIES, Entry, entry_run, ladder
 
 
 @pytest.mark.parametrize("name", zoo_names())
@@ -89,7 +90,7 @@ def test_finished_cells_are_stored_under_the_names_of_the_models(tmp_path):
     assert entries[1].made(load_checkpoint(stored).config)
 
 
-def finish(directory, entry):
+def finish(directory, entry, parent=None):
     """Write what a finished cell has; its model is not trained."""
     save_checkpoint(
         directory / CHECKPOINT,
@@ -98,9 +99,53 @@ def finish(directory, entry):
         recipe=entry.full_recipe.to_dict(),
         seeds=entry.seeds,
         history=load_checkpoint(zoo_names()[0]).history,
+        parent=parent,
     )
     done = {"measure": read_cell(directory).measure.to_dict()}
     write_file(directory / DONE, json.dumps(done).encode())
+
+
+def test_a_ladder_becomes_a_chain_of_cells():
+    entries = [*ladder(3, (12, 16, 24), task_seed=2), Entry(2, 12)]
+    names = [entry.name for entry in entries]
+    assert names[2] == "disentangled-m3-T24-task2"
+    # The models that the last one grows from come along.
+    grid = build_zoo.zoo_grid([entries[2], entries[3]])
+    cells = plan(expand(grid), ZOO).cells
+    assert [cell.parent for cell in cells] == [None, cells[0].name, cells[1].name, None]
+    for entry, cell in zip(entries, cells, strict=True):
+        config = {"model": cell.model, "task": cell.task, "recipe": cell.recipe}
+        config["seeds"] = cell.seeds
+        assert entry.made(config) is (cell.parent is None)
+        assert entry.made({**config, "parent": {}}) is (cell.parent is not None)
+
+
+def test_a_grown_model_is_stored_with_the_name_of_its_parent(tmp_path):
+    short, long = ladder(2, (12, 16))
+    out, zoo = tmp_path / "sweep", tmp_path / "zoo"
+    grid = build_zoo.zoo_grid([long])
+    sweep = write_sweep(out, plan(expand(grid), tmp_path), "a command")
+    for directory, entry in zip(sweep.directories, (short, long), strict=True):
+        finish(directory, entry, {"name": "a-cell", "length": 12} if entry is long else None)
+    build_zoo.store([short, long], out, zoo)
+    stored = load_checkpoint(zoo / long.name).config
+    assert stored["parent"] == {"name": "disentangled-m2-T12", "length": 12}
+    assert "parent" not in load_checkpoint(zoo / short.name).config
+
+
+def test_a_grown_model_starts_from_the_weights_of_its_parent(tmp_path):
+    short, long = ladder(2, (12, 16))
+    save_checkpoint(tmp_path / "short", short.model(), short.task)
+    parent = load_checkpoint(tmp_path / "short")
+    with entry_run(long, tmp_path / "long", parent) as run:
+        assert run.config["parent"] == parent_of("disentangled-m2-T12", parent.model)
+        for name, weights in grow(parent.model, 16, 2).state_dict().items():
+            assert torch.equal(run.trainer.model.state_dict()[name], weights)
+    with (
+        pytest.raises(ValueError, match="expected the model that it grows from"),
+        entry_run(long, tmp_path / "other"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

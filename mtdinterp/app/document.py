@@ -96,9 +96,10 @@ def _scores(found: View, names: Mapping[str, str]) -> tuple[Block, ...]:
     for method, value in found.kl.items():
         if method != found.judge:
             rows.append((names[method], f"{value:.5f}"))
+    notes = [f"{names[method]}: {note}" for method, note in found.notes.items()]
     return (
         Table(("method", f"KL({names[found.judge]} ‖ ·)"), tuple(rows)),
-        Text((f"KL(before ‖ after) = {found.change:.5f}",), "soft"),
+        Text((f"KL(before ‖ after) = {found.change:.5f}", *notes), "soft"),
     )
 
 

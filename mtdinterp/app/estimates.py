@@ -13,6 +13,7 @@ from mtdinterp.app.scene import Scene
 from mtdinterp.app.views import BARS, View
 from mtdinterp.errors import CannotCompute
 from mtdinterp.estimators import Estimator
+from mtdinterp.estimators.base import accuracy_notes
 from mtdinterp.metrics import divergences
 from mtdinterp.registry import ESTIMATORS
 
@@ -29,6 +30,8 @@ class Row:
     """KL(judge ‖ prediction); None if it cannot be computed."""
     reason: str = ""
     """Why it cannot be computed, in one sentence."""
+    note: str = ""
+    """How accurate the weights are, if they are not computed exactly."""
 
 
 class EstimatorTable:
@@ -62,7 +65,9 @@ class EstimatorTable:
         except CannotCompute as error:
             return Row(estimator.name, label, constants, None, str(error))
         judge = prediction.new_tensor([found.predictions[found.judge]])
-        return Row(estimator.name, label, constants, divergences(judge, prediction).item())
+        kl = divergences(judge, prediction).item()
+        note = accuracy_notes([estimator.name], scene.evidence).get(estimator.name, "")
+        return Row(estimator.name, label, constants, kl, note=note)
 
     def _fitted(self, estimator: Estimator, scene: Scene) -> Fitted | str:
         """The estimator's constants, or why there are none."""

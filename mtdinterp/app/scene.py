@@ -146,6 +146,11 @@ class Scene:
             key, lambda: ESTIMATORS[name].weights(self.evidence, **constants)[0]
         )
 
+    def accuracy_note(self, name: str) -> str | None:
+        """How accurate the weights of a bar are, if its estimator has something to say."""
+        key = (self.state.model.name, name, self.state.tokens)
+        return self.memory.note(key, lambda: ESTIMATORS[name].accuracy_note(self.evidence))
+
     def with_edits(self, edits: tuple[EditState, ...]) -> Run:
         """The model with these edits and no others."""
         # Edits may take from the source's run and from the reference's.
@@ -221,12 +226,16 @@ class Memory:
     def __init__(self) -> None:
         self._runs: Recent[Run] = Recent(24)
         self._tensors: Recent[Tensor] = Recent(48)
+        self._notes: Recent[str | None] = Recent(48)
 
     def run(self, key: tuple[Any, ...], make: Callable[[], Run]) -> Run:
         return self._runs.get(key, make)
 
     def tensor(self, key: tuple[Any, ...], make: Callable[[], Tensor]) -> Tensor:
         return self._tensors.get(key, make)
+
+    def note(self, key: tuple[Any, ...], make: Callable[[], str | None]) -> str | None:
+        return self._notes.get(key, make)
 
 
 def open_scene(registry: Registry, memory: Memory, state: State) -> Scene:

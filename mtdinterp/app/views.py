@@ -1,5 +1,6 @@
 """From a scene to the numbers of the page: pure, and the same for page, notebook and report."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,8 @@ class View:
     """The truth, or the first estimator that can be computed if the true weights are unknown."""
     missing: dict[str, str]
     """Estimators that cannot be computed here, with the reason."""
+    notes: dict[str, str]
+    """How accurate the weights are of estimators that are not computed exactly here."""
     change: float
     """KL(before ‖ after)."""
     clipped: float
@@ -77,6 +80,7 @@ def view(scene: Scene) -> View:
         kl=kl,
         judge=judge,
         missing=missing,
+        notes=_accuracy_notes(scene, estimates),
         change=kl_divergence(predictions["before"], predictions["after"]).item(),
         clipped=clipped.item(),
         blocks=_blocks(scene),
@@ -100,6 +104,16 @@ def estimated_weights(scene: Scene) -> tuple[dict[str, Float64[Tensor, " lag"]],
         except CannotCompute as error:
             missing[name] = str(error)
     return found, missing
+
+
+def _accuracy_notes(scene: Scene, computed: Container[str]) -> dict[str, str]:
+    """What the estimators that are bars say about the accuracy of their weights."""
+    notes = {}
+    for name in BARS:
+        note = scene.accuracy_note(name) if name in computed else None
+        if note is not None:
+            notes[name] = note
+    return notes
 
 
 def shown_runs(scene: Scene) -> dict[str, Run]:

@@ -270,6 +270,7 @@ def _estimator_rows(
 ) -> list[dict[str, Any]]:
     """One row per registered estimator, with its constants tuned on other sequences."""
     from mtdinterp.errors import CannotCompute
+    from mtdinterp.estimators.base import accuracy_notes
     from mtdinterp.registry import ESTIMATORS
 
     rows = []
@@ -282,7 +283,8 @@ def _estimator_rows(
             rows.append({"name": estimator.label, "estimator": name, **missing})
             continue
         label = estimator.label + _describe(estimator, evidence, fit)
-        rows.append(_row(label, name, _score(data, predictions)) | _as_json(fit))
+        note = {"note": accuracy_notes([name], evidence).get(name)}
+        rows.append(_row(label, name, _score(data, predictions)) | _as_json(fit) | note)
     return rows
 
 
@@ -365,6 +367,8 @@ def _table(result: dict[str, Any], constants: str) -> str:
             numbers = f"not computed: {row['why']}"
         else:
             numbers = f"{fixed(row['kl'], 6)}  {fixed(row['stderr'], 6)}"
+            if row.get("note"):
+                numbers += f"  ({row['note']})"
         name = "  " + row["name"]
         lines.append(f"{name:<{width}} {numbers}")
     saved = result["checkpoint"]

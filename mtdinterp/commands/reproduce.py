@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
         from mtdinterp.reproduce.figure import Context, make, write
 
         models = _models(options)
-        context = Context(models, options.seed)
+        context = Context(models, options.seed, announce=_announce)
         for name in names:
             stage(name)
             found = make(name, context)
@@ -114,18 +114,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _models(options: argparse.Namespace) -> "Models":
-    """Where trained models come from."""
+def _announce(message: str) -> None:
+    """Write a line of progress."""
     from tqdm import tqdm
 
+    # tqdm writes the line above its progress bar.
+    tqdm.write(f"  {message}", file=sys.stderr)
+
+
+def _models(options: argparse.Namespace) -> "Models":
+    """Where trained models come from."""
     from mtdinterp.reproduce.models import ListedModels, TrainedModels, ZooModels
 
-    def announce(message: str) -> None:
-        # tqdm writes the line above its progress bar.
-        tqdm.write(f"  {message}", file=sys.stderr)
-
     if options.train:
-        return TrainedModels(options.out / "runs", announce)
+        return TrainedModels(options.out / "runs", _announce)
     if options.sweep:
         return ListedModels(_checkpoints(options.sweep), "the sweep")
     return ZooModels()

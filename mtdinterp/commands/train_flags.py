@@ -148,7 +148,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recipe",
-        choices=("fast", "grown", "paper"),
+        choices=("fast", "quick", "grown", "paper"),
         default="fast",
         help="training recipe, described below (default: fast; with --grow-from: grown)",
     )

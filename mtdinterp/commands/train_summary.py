@@ -57,6 +57,7 @@ def run_summary(running: "Run") -> dict[str, Any]:
         **_optimum(held_out),
         "kl_of_estimators": held_out.kl,
         "left_out": held_out.left_out,
+        "notes": held_out.notes,
         "warning": shortfall(last, trainer.recipe) if trainer.finished else None,
     }
 
@@ -99,7 +100,8 @@ def summary_table(result: dict[str, Any]) -> str:
     ]
     values = {"this model": f"{result['kl']:.5f}"}
     for name, kl in result["kl_of_estimators"].items():
-        values[_estimator_label(name)] = f"{kl:.5f}"
+        note = result["notes"].get(name)
+        values[_estimator_label(name)] = f"{kl:.5f}" + (f" ({note})" if note else "")
     for name, reason in result["left_out"].items():
         values[_estimator_label(name)] = f"not computed: {reason}"
     width = max(LABEL_WIDTH, *map(len, values))

@@ -15,6 +15,7 @@ predictions best. Fits are hundreds of small operations, which torch does faster
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +73,18 @@ class Estimator(ABC):
     def derived(self, evidence: Evidence, constants: Constants) -> Constants:
         """Other numbers computed from the constants, shown next to them."""
         return {}
+
+    def accuracy_note(self, evidence: Evidence) -> str | None:
+        """How accurate the weights are, if they are not computed to rounding.
+
+        Args:
+            evidence: the evidence that the weights were computed from. The same object, so that an
+                estimator can keep what it knows about it.
+
+        Returns:
+            A description that can follow the label and a colon, or None if there is nothing to say.
+        """
+        return None
 
     def predict(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch vocab"]:
         """The next-token distribution with the estimator's weights."""
@@ -181,6 +194,25 @@ def fit_constants(
     if not estimator.constants_for(evidence):
         return Fit({}, math.nan)
     return estimator.fit(evidence, predictions)
+
+
+def accuracy_notes(names: Iterable[str], evidence: Evidence) -> dict[str, str]:
+    """What estimators say about the accuracy of their weights.
+
+    Args:
+        names: the estimators.
+        evidence: the evidence that their weights were computed from.
+
+    Returns:
+        The notes of those that have one, by name.
+    """
+    notes = {}
+    for name in names:
+        with failures_named("estimator", name, ESTIMATORS.provider(name)):
+            note = ESTIMATORS[name].accuracy_note(evidence)
+        if note is not None:
+            notes[name] = note
+    return notes
 
 
 def check_weights(name: str, evidence: Evidence, weights: Any) -> None:

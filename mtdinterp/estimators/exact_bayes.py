@@ -30,13 +30,10 @@ from mtdinterp.checks import (
     check_order,
 )
 from mtdinterp.errors import RuleTooLarge
-from mtdinterp.estimators.base import Estimator
 from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
 from mtdinterp.estimators.windowed import nodes_needed, windowed_posterior_mean
 from mtdinterp.evidence import Evidence, evidence_of
 from mtdinterp.native import kernels, use_kernels
-from mtdinterp.plugins import register_estimator
-from mtdinterp.style import Style
 
 STEPS_PER_LOGARITHM = 64
 """Factors multiplied before a logarithm is taken. Each is scaled to 1 at uniform weights, so it
@@ -67,9 +64,6 @@ WINDOW_CYCLES, WINDOW_STEP_CYCLES = 4e5, 900.0
 WINDOW_NODE_CYCLES, WINDOW_NODE_STEP_CYCLES = 20.0, 0.4
 """Cycles of rules on windows per node, and those per node and step. All were measured on one
 thread, for 2 to 6 lags and 16 to 1984 steps; both kinds are equally accurate."""
-
-COMPARING_TOLERANCE, COMPARING_NODES = 1e-5, 200_000
-"""Accuracy when estimators are compared, and the largest rule that is worth waiting for there."""
 
 
 def exact_posterior_mean(
@@ -138,18 +132,6 @@ def _windows_are_cheaper(evidence: Evidence, tolerance: float) -> bool:
     return on_windows < for_prior
 
 
-@register_estimator
-class ExactBayes(Estimator):
-    """The posterior mean of the weights: no estimator predicts better on average."""
-
-    name, label = "exact_bayes", "the exact posterior mean"
-    rank = 40
-    style = Style("#111827", "*", "-")
-
-    def weights(self, evidence: Evidence, **constants: float) -> Float64[Tensor, "batch component"]:
-        return posterior_mean_of(evidence, COMPARING_TOLERANCE, COMPARING_NODES)
-
-
 class _PosteriorMean:
     """Posterior means of one batch under rules of growing size."""
 
@@ -171,12 +153,28 @@ class _PosteriorMean:
         """Nodes per dimension at which the rule is exact: the integrand has degree steps + 1."""
         return (self.steps + 2 + 1) // 2
 
+    @property
+    def first_nodes(self) -> int:
+        """Nodes per dimension of the first rule.
+
+        The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
+        """
+        return min(math.ceil(math.sqrt(self.steps)), self.exact_nodes)
+
+    def nodes_after(self, nodes: int) -> int:
+        """Nodes per dimension of the rule that follows one with so many."""
+        return min(math.ceil(nodes * GROWTH), self.exact_nodes)
+
     def to_tolerance(self, tolerance: float, max_nodes: int) -> Float64[Tensor, "batch lag"]:
         """Posterior means with rules of growing size, until every error estimate is small."""
         result = torch.empty(self.batch_size, self.order, dtype=torch.float64)
         active = torch.arange(self.batch_size)
-        # The posterior narrows as 1/√steps, and the nodes it takes to see it grow as √steps.
-        nodes = min(math.ceil(math.sqrt(self.steps)), self.exact_nodes)
+        nodes = self.first_nodes
+        # An error estimate takes three rules, so a third rule that is too large is refused before
+        # any work.
+        third = self.nodes_after(self.nodes_after(nodes))
+        if third ** (self.order - 1) > max_nodes:
+            raise self._too_large(third, self.batch_size, math.inf, tolerance, max_nodes)
         estimates: list[Tensor] = []
         error = torch.full((self.batch_size,), math.inf)
         while len(active):
@@ -190,7 +188,7 @@ class _PosteriorMean:
             unfinished = ~(error <= tolerance)  # written so that NaN is unfinished
             active, error = active[unfinished], error[unfinished]
             estimates = [estimate[unfinished] for estimate in estimates[-2:]]
-            nodes = min(math.ceil(nodes * GROWTH), self.exact_nodes)
+            nodes = self.nodes_after(nodes)
         return result
 
     def _too_large(
@@ -203,8 +201,7 @@ class _PosteriorMean:
             f"{self.order} components and {self.steps} steps are too many for exact integration: "
             f"{n_active} of {self.batch_size} sequences need between {least:,} and {enough:,} "
             f"nodes for tolerance {tolerance:g}{reached}, and max_nodes is {max_nodes:,}; in "
-            "Python, mtdinterp.estimators.gibbs_posterior_mean estimates the posterior mean by "
-            "sampling"
+            "Python, mtdinterp.estimators.posterior_mean estimates the posterior mean by sampling"
         )
 
     def with_rule(

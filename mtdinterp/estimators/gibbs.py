@@ -15,6 +15,11 @@ from torch import Tensor
 from mtdinterp.checks import ArrayLike, as_concentration, check_count
 from mtdinterp.evidence import Evidence, evidence_of
 
+VALUES_AT_ONCE = 1 << 16
+"""Likelihoods of steps and lags that chains are run on together, so that they stay in the cache."""
+MOST_AT_ONCE = 128
+"""Sequences whose chains are run together, at the most: their draws are kept in memory."""
+
 
 @overload
 def gibbs_posterior_mean(
@@ -97,10 +102,16 @@ def sampled_posterior_mean(
     Returns:
         Posterior means of every sequence, and their standard errors.
     """
-    alpha = as_concentration(evidence.concentration, evidence.n_components)
+    alpha = as_concentration(evidence.concentration, evidence.n_components).numpy()
     rng = np.random.Generator(np.random.SFC64(seed))
-    chain = run_chain(evidence.likelihoods.numpy(), alpha.numpy(), burn_in, samples, True, rng)
-    return torch.from_numpy(chain.mean(0)), torch.from_numpy(chain_stderr(chain))
+    values_per_sequence = max(1, evidence.n_steps * evidence.n_components)
+    at_once = min(MOST_AT_ONCE, max(1, VALUES_AT_ONCE // values_per_sequence))
+    means, stderrs = [], []
+    for some in evidence.likelihoods.split(at_once):
+        chain = run_chain(some.numpy(), alpha, burn_in, samples, True, rng)
+        means.append(torch.from_numpy(chain.mean(0)))
+        stderrs.append(torch.from_numpy(chain_stderr(chain)))
+    return torch.cat(means), torch.cat(stderrs)
 
 
 def run_chain(

@@ -47,6 +47,7 @@ def windowed_posterior_mean(
     Raises:
         RuleTooLarge: if a sequence needs a rule of more than `max_nodes` nodes.
     """
+    _check_least_rule(likelihoods, tolerance, max_nodes)
     at_once = max(1, VALUES_AT_ONCE // likelihoods[0].numel())
     means = []
     for some in likelihoods.split(at_once):
@@ -60,6 +61,37 @@ def nodes_needed(tolerance: float) -> float:
     return NODES_AT_ONE - NODES_PER_DIGIT * math.log10(tolerance)
 
 
+def least_sizes(tolerance: float) -> tuple[int, int, int]:
+    """Nodes per fraction of the first two rules, and at least of the third.
+
+    An error estimate takes three rules, so no sequence needs fewer.
+    """
+    needed = nodes_needed(tolerance)
+    first, second = (math.ceil(share * needed) for share in SHARES)
+    return first, second, math.ceil(STEPS[0] * second)
+
+
+def _check_least_rule(
+    likelihoods: Float64[Tensor, "batch step lag"], tolerance: float, max_nodes: int
+) -> None:
+    """Refuse before any work what no rule within the limit can integrate."""
+    n_rows, n_steps, n_lags = likelihoods.shape
+    least = least_sizes(tolerance)[-1] ** (n_lags - 1)
+    if least > max_nodes:
+        size = f"{n_lags} components and {n_steps} steps"
+        needed = f"{n_rows} of {n_rows} sequences need at least {least:,} nodes"
+        raise _too_large(size, needed, tolerance, max_nodes)
+
+
+def _too_large(size: str, needed: str, tolerance: float, max_nodes: int) -> RuleTooLarge:
+    """The error for sequences that need too many nodes."""
+    return RuleTooLarge(
+        f"{size} are too many for exact integration: {needed} for tolerance {tolerance:g}, and "
+        f"max_nodes is {max_nodes:,}; in Python, mtdinterp.estimators.posterior_mean estimates the "
+        "posterior mean by sampling"
+    )
+
+
 def _to_tolerance(posterior: WindowPosterior, max_nodes: int) -> Float64[Tensor, "batch lag"]:
     """Posterior means with rules of growing size, until every error estimate is small."""
     tolerance = posterior.tolerance
@@ -68,10 +100,14 @@ def _to_tolerance(posterior: WindowPosterior, max_nodes: int) -> Float64[Tensor,
     active = np.arange(n_rows)
     estimates: list[Estimate] = []
     error = np.full(n_rows, math.inf)
-    n_nodes = np.full(n_rows, math.ceil(SHARES[0] * nodes_needed(tolerance)))
+    first, second, _ = least_sizes(tolerance)
+    n_nodes = np.full(n_rows, first)
     while len(active):
         if float(n_nodes.max()) ** n_sticks > max_nodes:
-            raise RuleTooLarge(_too_large(posterior, int(n_nodes.max()), error, max_nodes))
+            size = f"{n_sticks + 1} components and {posterior.scaled.shape[2]} steps"
+            least = int(n_nodes.max()) ** n_sticks
+            needed = f"{len(active)} of {n_rows} sequences need up to {least:,} nodes or more"
+            raise _too_large(size, needed, tolerance, max_nodes)
         grid = posterior.grid(n_nodes, active)
         sums = posterior.sums(grid, active)
         means = posterior.means(sums, active)
@@ -86,7 +122,7 @@ def _to_tolerance(posterior: WindowPosterior, max_nodes: int) -> Float64[Tensor,
         lacking = unfinished & (rule_error <= tolerance / 2)
         posterior.widen(active[lacking], edges.of(lacking), tolerance / (4 * n_sticks))
         if len(estimates) == 1:
-            n_nodes = np.full(n_rows, math.ceil(SHARES[1] * nodes_needed(tolerance)))
+            n_nodes = np.full(n_rows, second)
         else:
             n_nodes = next_size(n_nodes, expected, tolerance)
         active, error, n_nodes = active[unfinished], error[unfinished], n_nodes[unfinished]
@@ -144,17 +180,3 @@ def next_size(
     low, high = STEPS
     factor = np.where(np.isfinite(factor), factor, high).clip(low, high)
     return np.ceil(factor * n_nodes).astype(np.int64)
-
-
-def _too_large(
-    posterior: WindowPosterior, n_nodes: int, error: Float64[np.ndarray, " row"], max_nodes: int
-) -> str:
-    n_sticks = posterior.fractions.shape[1]
-    reached = f" (error estimate so far {error.max():.1g})" if np.isfinite(error).all() else ""
-    return (
-        f"{n_sticks + 1} components and {posterior.scaled.shape[2]} steps are too many for exact "
-        f"integration: {len(error)} of {len(posterior.fractions)} sequences need at least "
-        f"{n_nodes**n_sticks:,} nodes for tolerance {posterior.tolerance:g}{reached}, and "
-        f"max_nodes is {max_nodes:,}; in Python, mtdinterp.estimators.posterior_mean estimates the "
-        "posterior mean by sampling"
-    )

@@ -40,8 +40,9 @@ DEFINITIONS = {
         "(theorem first_order_equivalence); α is the concentration of the Dirichlet prior."
     ),
     "exact posterior mean": (
-        "E[λ | tokens] under the Dirichlet prior, computed by quadrature. No prediction has a "
-        "smaller expected KL to the truth (eq. bayes_optimal_predictor_main)."
+        "E[λ | tokens] under the Dirichlet prior, computed by quadrature, or by Gibbs sampling "
+        "with a note that says so if that needs too many nodes. No prediction has a smaller "
+        "expected KL to the truth (eq. bayes_optimal_predictor_main)."
     ),
     "maximum likelihood, entropy-regularised": (
         "The weights that maximise the log-likelihood ℓ(w), or ℓ(w) + s·H(w) with the entropy H."

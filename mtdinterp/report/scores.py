@@ -9,7 +9,7 @@ from torch import Tensor
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import NEAR_BAYES, NO_GAP
 from mtdinterp.errors import CannotCompute
-from mtdinterp.estimators.base import fit_constants
+from mtdinterp.estimators.base import accuracy_notes, fit_constants
 from mtdinterp.formatting import counted, share_text
 from mtdinterp.metrics import Estimate, Score, divergences, paired_ratio, score
 from mtdinterp.models.lens import LensTransformer
@@ -37,6 +37,8 @@ class HeldOutScores(Result):
     """Tuned constants that ended on a bound of their range, by estimator."""
     left_out: dict[str, str]
     """Estimators that could not be computed, and why."""
+    notes: dict[str, str]
+    """How accurate the weights are of estimators that are not computed exactly here."""
     kl_ratio: Estimate
     """KL of the model over that of tuned one-step mirror descent, on the same sequences; NaN if
     the latter is zero."""
@@ -89,6 +91,8 @@ class HeldOutScores(Result):
             "Clipping moved the model's outputs by a total variation of "
             f"{self.model.clipped:.1e} on average."
         ]
+        for name, note in self.notes.items():
+            notes.append(f"{ESTIMATORS[name].label.capitalize()}: {note}.")
         for name, why in self.left_out.items():
             notes.append(f"Not computed: {ESTIMATORS[name].label} ({why}).")
         return [
@@ -142,6 +146,7 @@ def held_out_scores(model: LensTransformer, task: Task, n_sequences: int) -> Hel
         estimators={name: score(data.next_probs, found) for name, found in predicted.items()},
         at_bound=at_bound,
         left_out=left_out,
+        notes=accuracy_notes(predicted, held),
         kl_ratio=ratios["one_step"],
         bayes_ratio=ratios["exact_bayes"],
         n_sequences=len(outputs),

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,24 @@ class Context:
     """The seed of all sequences; 0 gives the sequences that training is evaluated on."""
     n_sequences: int | None = None
     """How many sequences means are taken over; None for each figure's own number."""
+    announce: Callable[[str], None] = field(default=lambda message: None)
+    """Called with a line of progress by figures that take minutes."""
 
-    def data(self, task: Task, length: int) -> Sample:
-        """The held-out sequences of a task and length; no model was trained on them."""
+    def data(self, task: Task, length: int, usual: int | None = None) -> Sample:
+        """The held-out sequences of a task and length; no model was trained on them.
+
+        Args:
+            task: the task to draw sequences from.
+            length: tokens per sequence.
+            usual: the number of sequences if `n_sequences` is None; by default, as many as training
+                is evaluated on.
+
+        Returns:
+            The sequences.
+        """
+        n_sequences = usual if self.n_sequences is None else self.n_sequences
         if self.seed == 0:
-            return held_out_data(task, length, self.n_sequences)
-        n_sequences = self.n_sequences
+            return held_out_data(task, length, n_sequences)
         if n_sequences is None:
             n_sequences = len(held_out_data(task, length).tokens)
         return task.sample(n_sequences, length, seed=(*HELD_OUT_SEED, self.seed))

@@ -1,6 +1,6 @@
 """Where trained models come from: the zoo, checkpoints of a list, or the zoo's recipes run now."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -74,12 +74,11 @@ class ListedModels:
 def _may_be(config: Mapping[str, Any], entry: Entry) -> bool:
     """Whether a checkpoint is worth a closer look, which builds its model.
 
-    A model that started from another one does not belong to the zoo, whatever its recipe says.
     Tasks and architectures of plugins, which may not be loaded, are sorted out here, too.
     """
     model = config.get("model")
     task = config.get("task")
-    if not isinstance(model, dict) or not isinstance(task, dict) or config.get("parent"):
+    if not isinstance(model, dict) or not isinstance(task, dict):
         return False
     # Older files do not name the kind of task, as there was only one.
     found = (model.get("architecture"), model.get("length"), task.get("kind", MTDTask.name))
@@ -106,7 +105,8 @@ class TrainedModels:
         finished = _finished_run(path, entry)
         if finished is not None:
             return finished
-        with entry_run(entry, path) as run:
+        parent = None if entry.grown_from is None else self.get(entry.grown_from)
+        with entry_run(entry, path, parent) as run:
             run.train(after_evaluation=self._report(entry))
         return load_checkpoint(path)
 
@@ -150,3 +150,21 @@ def say_missing(names: list[str], models: Models) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"Not shown, because not in {models.place}: {', '.join(names)}.",)
+
+
+def say_ends(
+    kind: str, longest: Mapping[int, int], lengths: Sequence[int], models: Models
+) -> tuple[str, ...]:
+    """A sentence about trained models that stop before the longest length; empty if none do.
+
+    Args:
+        kind: which models, as in "standard" or "five-layer".
+        longest: the length of the longest model that is shown, by order.
+        lengths: the lengths of the figure.
+        models: where the models come from.
+    """
+    short = {order: length for order, length in longest.items() if length < max(lengths)}
+    if not short:
+        return ()
+    ends = ", ".join(f"T = {length} (m = {order})" for order, length in short.items())
+    return (f"The trained {kind} models end at {ends}: {models.place} has no longer ones.",)

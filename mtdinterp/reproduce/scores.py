@@ -4,7 +4,7 @@ Values are kept per sequence. Some sequences are hard for every method, so the r
 is known far more precisely than the KL of either.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,6 @@ from mtdinterp.models import LensTransformer
 from mtdinterp.readings import predictions_of
 from mtdinterp.tasks import MTDTask, Sample, Task
 
-BAYES_SEQUENCES = {
-    (4, 256): 1024,
-    (4, 512): 512,
-    (5, 64): 2048,
-    (5, 128): 512,
-    (5, 256): 160,
-    (5, 512): 0,
-}
-"""The number of sequences for the exact posterior mean, by order and length, where all held-out
-sequences would take minutes."""
 FIGURE_TOLERANCE = 1e-4
 """Accuracy of the posterior mean's weights. The KL is of second order in their error, so the error
 is invisible in it."""
@@ -43,39 +33,28 @@ TUNING_TOKENS = 2**19
 """Tokens to tune a learning rate on. Few are enough: the optimum is flat, and long sequences tell
 more about it than short ones."""
 
-Values = dict[str, Float64[Tensor, " some"]]
+MOST_SEQUENCES, SCORED_TOKENS = 4096, 2**21
+"""Methods are scored on this many sequences, or on this many tokens if that is fewer sequences."""
+
+Values = dict[str, Float64[Tensor, " batch"]]
 """KL(truth ‖ prediction) per sequence, by method."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """KL(truth ‖ prediction) by method and sequence.
+    """KL(truth ‖ prediction) by method and sequence; all methods have the same sequences."""
 
-    A method may be scored on the first few sequences only; the base is scored on all.
-    """
-
-    values: Mapping[str, Float64[Tensor, " some"]]
+    values: Mapping[str, Float64[Tensor, " batch"]]
     base: str = "one_step"
     """The method that ratios refer to."""
 
     def kl(self, method: str) -> Estimate:
-        """The mean KL over all sequences.
-
-        For a method that is scored on some sequences only, it is the base's mean over all, times
-        the method's ratio to the base on those.
-        """
+        """The mean KL over sequences."""
         values = self.values[method]
-        base = self.values[self.base]
-        if len(values) == len(base):
-            return Estimate(values.mean().item(), mean_stderr(values))
-        ratio = self.ratio(method)
-        level = base.mean().item()
-        # To first order, the variance of a product of independent estimates.
-        variance = (ratio.stderr * level) ** 2 + (ratio.value * mean_stderr(base)) ** 2
-        return Estimate(ratio.value * level, variance**0.5)
+        return Estimate(values.mean().item(), mean_stderr(values))
 
     def ratio(self, method: str, to: str | None = None) -> Estimate:
-        """Mean KL over mean KL of another method, on the sequences that both are scored on.
+        """Mean KL over mean KL of another method.
 
         Args:
             method: the numerator.
@@ -84,10 +63,8 @@ class Scores:
         Returns:
             The ratio with the standard error of a ratio of paired means.
         """
-        above = self.values[method]
         below = self.values[self.base if to is None else to]
-        some = min(len(above), len(below))
-        return paired_ratio(above[:some], below[:some])
+        return paired_ratio(self.values[method], below)
 
     def rows(self, **where: Any) -> list[dict[str, Any]]:
         """One row per method; `where` gives the columns that all rows share."""
@@ -109,20 +86,19 @@ class Scores:
 
 
 def weights_kl(
-    evidence: Evidence, data: Sample, weights: Float64[Tensor, "some component"]
-) -> Float64[Tensor, " some"]:
-    """KL(truth ‖ prediction with these weights) of the first sequences.
+    evidence: Evidence, data: Sample, weights: Float64[Tensor, "batch component"]
+) -> Float64[Tensor, " batch"]:
+    """KL(truth ‖ prediction with these weights) of every sequence.
 
     Args:
-        evidence: the evidence of all sequences.
+        evidence: the evidence of the sequences.
         data: the sampled sequences themselves.
-        weights: weights for the first sequences, possibly not for all.
+        weights: weights for every sequence.
 
     Returns:
-        One KL per row of `weights`.
+        One KL per sequence.
     """
-    some = slice(len(weights))
-    return kl_divergence(data.next_probs[some], evidence[some].predict(weights))
+    return kl_divergence(data.next_probs, evidence.predict(weights))
 
 
 def model_kl(model: LensTransformer, data: Sample) -> Float64[Tensor, " batch"]:
@@ -152,6 +128,24 @@ def tuning_sequences(length: int) -> int:
     return min(5000, max(1000, TUNING_TOKENS // length))
 
 
+def scored_sequences(length: int) -> int:
+    """How many sequences of a length methods are scored on."""
+    return min(MOST_SEQUENCES, SCORED_TOKENS // length)
+
+
+def say_sequences(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence about how many sequences the means in a table's rows are taken over."""
+    lengths: dict[int, list[int]] = {}
+    for row in rows:
+        of_count = lengths.setdefault(row["sequences"], [])
+        if row["length"] not in of_count:
+            of_count.append(row["length"])
+    parts = []
+    for count, some in lengths.items():
+        parts.append(f"{count:,} sequences (T = {', '.join(map(str, some))})")
+    return f"All methods are scored on the same sequences: {', '.join(parts)}."
+
+
 def mirror_descent_name(steps: int) -> str:
     """The registered name of mirror descent with `steps` steps."""
     return "one_step" if steps == 1 else f"mirror_descent_{steps}"
@@ -161,8 +155,7 @@ def paper_scores(task: MTDTask, data: Sample, steps: Sequence[int] = (1,)) -> Va
     """The methods that the paper compares trained models with.
 
     These are tuned mirror descent, the one-step construction as a transformer, and the exact
-    posterior mean. Rates are tuned against the truth on other sequences. The posterior mean is left
-    out where it takes too long.
+    posterior mean. Rates are tuned against the truth on other sequences.
 
     Args:
         task: the task.
@@ -184,9 +177,6 @@ def paper_scores(task: MTDTask, data: Sample, steps: Sequence[int] = (1,)) -> Va
         else:
             weights = descend(evidence.likelihoods, rate.learning_rate, count)
         values[mirror_descent_name(count)] = weights_kl(evidence, data, weights)
-    available = len(data.tokens)
-    some = min(BAYES_SEQUENCES.get((task.order, length), available), available)
-    if some > 0:
-        weights = posterior_mean_of(evidence[:some], FIGURE_TOLERANCE)
-        values["exact_bayes"] = weights_kl(evidence, data, weights)
+    weights = posterior_mean_of(evidence, FIGURE_TOLERANCE)
+    values["exact_bayes"] = weights_kl(evidence, data, weights)
     return values

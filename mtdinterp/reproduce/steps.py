@@ -10,13 +10,15 @@ from mtdinterp.models import LensTransformer
 from mtdinterp.plotting import draw_method, grid, kl_axis, legend_below, lengths_axis
 from mtdinterp.reproduce.figure import Context, Reproduction, Row, column, rows_where
 from mtdinterp.reproduce.methods import draw_methods
-from mtdinterp.reproduce.models import available, say_missing
+from mtdinterp.reproduce.models import available, say_ends, say_missing
 from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import (
     Scores,
     mirror_descent_name,
     model_kl,
     paper_scores,
+    say_sequences,
+    scored_sequences,
     tuned_rate,
     tuning_sequences,
 )
@@ -25,10 +27,13 @@ from mtdinterp.training.zoo import ENTRIES, zoo_task
 
 ORDER = 3
 STEPS = (1, 2, 3, 4, 5)
-LENGTHS = (32, 64, 128, 256, 512)
+LENGTHS = (64, 128, 256, 512)
+"""The lengths of the estimators; those of trained models are added."""
 HIGHEST = 1.22
-"""The top of the right panel. One step is cut off there: with it in full, the other methods would
-be indistinguishable."""
+"""The top of the right panel, unless a trained model is above it. One step is cut off there: with
+it in full, the other methods would be indistinguishable."""
+SEPARATION = 2**0.05
+"""The factor between the x of neighbouring methods in that panel."""
 DESCENTS = tuple(mirror_descent_name(count) for count in STEPS)
 METHODS = ("exact_bayes", *reversed(DESCENTS), "two_step_construction")
 """From the bottom to the top of the picture."""
@@ -42,24 +47,28 @@ SHARED = ("one_step", "two_step_construction", "exact_bayes")
     rank=4,
 )
 def five_layers(
-    context: Context, lengths: Sequence[int] = LENGTHS, steps: Sequence[int] = STEPS
+    context: Context, lengths: Sequence[int] | None = None, steps: Sequence[int] = STEPS
 ) -> Reproduction:
     """The paper's Figure 5.
 
     Args:
         context: models and settings that the figure is made from.
-        lengths: the lengths T to show.
+        lengths: the lengths T to show; `LENGTHS` and those of all models if None.
         steps: the numbers of mirror-descent steps; they include 1 and 2.
 
     Returns:
         The figure.
     """
-    wanted = [entry for entry in ENTRIES if entry.layers == 5 and entry.length in lengths]
+    wanted = [entry for entry in ENTRIES if entry.layers == 5 and entry.order == ORDER]
+    if lengths is None:
+        lengths = sorted({*LENGTHS, *(entry.length for entry in wanted)})
+    wanted = [entry for entry in wanted if entry.length in lengths]
     checkpoints, missing = available(context.models, wanted)
     task = zoo_task(ORDER)
     rows: list[dict[str, Any]] = []
     for length in lengths:
-        data = context.data(task, length)
+        context.announce(f"m = {ORDER}, T = {length}")
+        data = context.data(task, length, scored_sequences(length))
         values = paper_scores(task, data, steps)
         # The one-step construction has three layers and belongs to another figure.
         del values["construction"]
@@ -70,17 +79,23 @@ def five_layers(
                 values[f"model, seed {entry.seed}"] = model_kl(model, data)
         rows += _rows(Scores(values), length)
     seeds = _over_seeds(rows)
+    longest = {ORDER: max(column(seeds, "length"))} if seeds else {}
     return Reproduction(
         name="five-layers",
         title="Five layers against k steps of mirror descent",
         claim="A trained five-layer transformer has about the KL of two-step mirror descent at "
         "every length (three seeds with error bars), with some variance between seeds on long "
         "sequences; an explicit multi-step construction is left open (Section 6 and Figure 5).",
-        measured=(*_sentences(rows, seeds), *say_missing(missing, context.models)),
+        measured=(
+            *_sentences(rows, seeds),
+            say_sequences(rows),
+            *say_ends("five-layer", longest, lengths, context.models),
+            *say_missing(missing, context.models),
+        ),
         numbers=_numbers(rows, seeds),
         table=rows,
         draw=lambda figure: _draw(figure, rows, seeds, lengths),
-        size=(9.0, 4.4),
+        size=(10.4, 4.4),
     )
 
 
@@ -189,10 +204,10 @@ def _kl(rows: Sequence[Row], method: str, length: int) -> float:
 
 
 def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Sequence[int]) -> None:
-    left, right = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     # The methods differ so little on the right that they are drawn side by side at each length.
     separated = {
-        method: 2 ** (0.075 * (place - len(METHODS) / 2))
+        method: SEPARATION ** (place - len(METHODS) / 2)
         for place, method in enumerate((*METHODS, "model"))
     }
     panels: list[tuple[Any, str, dict[str, float]]] = [
@@ -207,11 +222,14 @@ def _draw(figure: Any, rows: Sequence[Row], seeds: Sequence[Row], lengths: Seque
         grid(axis)
     kl_axis(left)
     left.set_ylabel("KL(truth ‖ prediction) (nats)")
-    right.set_ylim(0.83, HIGHEST)
-    right.set_ylabel(f"KL relative to two-step\nmirror descent, up to {HIGHEST:g}")
-    trained = "; ".join(f"T = {row['length']}: {row['seeds']} trained" for row in seeds)
+    ends = [row["over_two_step"] + row["over_two_step_spread"] for row in seeds]
+    top = max([HIGHEST, *(1.01 * end for end in ends)])
+    right.set_ylim(top=top)
+    right.set_ylabel(f"KL relative to two-step\nmirror descent, up to {top:.2f}")
+    counts = " or ".join(map(str, sorted(set(column(seeds, "seeds"))))) or "no"
     figure.suptitle(
-        f"m = {ORDER} ({trained}). Bars: spread over seeds, or standard error over sequences",
+        f"m = {ORDER}, {counts} trained models per length. Bars: spread over seeds, or standard "
+        "error over sequences",
         fontsize=9,
     )
     legend_below(figure, (left, right), 4)

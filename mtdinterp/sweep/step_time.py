@@ -36,7 +36,7 @@ from mtdinterp.sweep.running import new_model
 from mtdinterp.tasks import Task, task_from_dict
 from mtdinterp.training import HeldOut, Recipe, Trainer, initialise
 from mtdinterp.training.data import Batch, targets_of
-from mtdinterp.training.evaluation import MIRROR_DESCENT_STEPS, N_BAYES, held_out_data
+from mtdinterp.training.evaluation import MIRROR_DESCENT_STEPS, held_out_data, n_bayes
 
 STEP_SECONDS = 1.0
 """Steps are timed for so long."""
@@ -209,7 +209,7 @@ def _measure_preparation(task: Task, length: int, parts: Parts, stopwatch: Stopw
     for steps in MIRROR_DESCENT_STEPS.values():
         tuning = partial(_tune, task, length, steps, some)
         parts.preparation += scale * stopwatch.weigh(tuning, scale)
-    n_averaged = min(N_BAYES, len(held_out_data(task, length).tokens))
+    n_averaged = min(n_bayes(task.n_components), len(held_out_data(task, length).tokens))
     evidence = task.evidence(held_out_data(task, length, FEW).tokens)
     averaging = stopwatch.weigh(partial(_average, evidence))
     parts.preparation += averaging * n_averaged / FEW
@@ -226,9 +226,8 @@ def _tune(task: Task, length: int, steps: int, n_sequences: int) -> None:
 
 
 def _average(evidence: Evidence) -> None:
-    # A rule that would be too large is left out in training, too.
-    with contextlib.suppress(CannotCompute):
-        ESTIMATORS["exact_bayes"].weights(evidence)
+    # A new object each time, because the estimator keeps its answer for one that it knows.
+    ESTIMATORS["exact_bayes"].weights(evidence[:])
 
 
 def _probing_of(cell: Cell, task: Task) -> Callable[[], object]:

@@ -4,7 +4,7 @@ from mtdinterp.architectures import initialise
 from mtdinterp.training.evaluation import HeldOut
 from mtdinterp.training.growth import grow
 from mtdinterp.training.loop import DivergedError, Trainer
-from mtdinterp.training.recipes import PAPER, Recipe, fast, recipe_for
+from mtdinterp.training.recipes import PAPER, Recipe, fast, quick, recipe_for
 
 __all__ = [
     "PAPER",
@@ -15,5 +15,6 @@ __all__ = [
     "fast",
     "grow",
     "initialise",
+    "quick",
     "recipe_for",
 ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from jaxtyping import Float64
 from torch import Tensor
 
-from mtdinterp.errors import CannotCompute, RuleTooLarge
-from mtdinterp.estimators.base import Constants, Estimator
+from mtdinterp.errors import CannotCompute
+from mtdinterp.estimators.base import Constants, Estimator, accuracy_notes
 from mtdinterp.estimators.mirror_descent import TunedRate, descend, tune_learning_rate
 from mtdinterp.evidence import Evidence
 from mtdinterp.metrics import Score, kl_divergence, score
@@ -25,8 +25,10 @@ LEAST_SEQUENCES = 256
 """The smallest number of held-out sequences, however long they are."""
 CELLS = 2**28
 """Long sequences are fewer, so that attention has at most this many entries per head in total."""
-N_BAYES = 1024
-"""Sequences for the exact posterior mean, which can take tens of milliseconds per sequence."""
+N_BAYES, N_BAYES_OF_MANY = 1024, 128
+"""Sequences for the posterior mean, and that number if there are at least `MANY_COMPONENTS`: it
+then takes tens of milliseconds per sequence."""
+MANY_COMPONENTS = 6
 MIRROR_DESCENT_STEPS = {"one_step": 1, "two_step": 2}
 """The tuned estimators, by their key in `HeldOut.kl`."""
 
@@ -44,6 +46,8 @@ class HeldOut:
     """Tuned one-step mirror descent, with the interval of its β; None if it could not be tuned."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Estimators that have no entry in `kl`, with the reason in one sentence."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """How accurate entries of `kl` are, for estimators that are not computed exactly here."""
 
     @classmethod
     def prepare(
@@ -55,7 +59,7 @@ class HeldOut:
             task: the task to draw sequences from.
             length: tokens per sequence.
             n_sequences: number of sequences; if None, as many as `held_out_data` draws.
-            bayes: whether to compute the exact posterior mean, which is the slowest part.
+            bayes: whether to compute the posterior mean, which is the slowest part.
 
         Returns:
             The sequences and the scores.
@@ -64,6 +68,7 @@ class HeldOut:
         evidence = task.evidence(data.tokens)
         divergence = {"uniform": _divergence(data, evidence, evidence.uniform)}
         left_out: dict[str, str] = {}
+        notes: dict[str, str] = {}
         rates: dict[str, TunedRate] = {}
         for name, steps in MIRROR_DESCENT_STEPS.items():
             try:
@@ -77,10 +82,9 @@ class HeldOut:
         kl = {name: values.mean().item() for name, values in divergence.items()}
         if bayes:
             control = "two_step" if "two_step" in divergence else "uniform"
-            try:
-                kl["exact_bayes"] = _bayes_kl(data, evidence, divergence[control])
-            except RuleTooLarge as error:
-                left_out["exact_bayes"] = str(error)
+            some = evidence[: n_bayes(evidence.n_components)]
+            kl["exact_bayes"] = _bayes_kl(data, some, divergence[control])
+            notes = accuracy_notes(["exact_bayes"], some)
         for name, estimator in ESTIMATORS.items():
             if ESTIMATORS.provider(name) is None or name in kl:
                 continue
@@ -88,7 +92,9 @@ class HeldOut:
                 kl[name] = _tuned_kl(estimator, task, length, data, evidence)
             except CannotCompute as error:
                 left_out[name] = str(error)
-        return cls(task, data, kl, rates.get("one_step"), left_out)
+                continue
+            notes |= accuracy_notes([name], evidence)
+        return cls(task, data, kl, rates.get("one_step"), left_out, notes)
 
     @property
     def beta(self) -> float | None:
@@ -121,20 +127,19 @@ def held_out_data(task: Task, length: int, n_sequences: int | None = None) -> Sa
     return task.sample(n_sequences, length, seed=HELD_OUT_SEED)
 
 
-def _bayes_kl(data: Sample, evidence: Evidence, control: Float64[Tensor, " batch"]) -> float:
-    """Mean KL of the exact posterior mean, from the first `N_BAYES` sequences.
+def n_bayes(n_components: int) -> int:
+    """How many of the held-out sequences the posterior mean is computed for, at the most."""
+    return N_BAYES if n_components < MANY_COMPONENTS else N_BAYES_OF_MANY
+
+
+def _bayes_kl(data: Sample, some: Evidence, control: Float64[Tensor, " batch"]) -> float:
+    """Mean KL of the posterior mean, from the evidence of the first few sequences.
 
     The difference from the control on those sequences varies less than the KL itself, so the mean
     over all sequences is that of the control minus the mean difference.
-
-    Raises:
-        RuleTooLarge: if the posterior mean needs too many quadrature nodes.
     """
-    bayes = ESTIMATORS["exact_bayes"]
-    # Two sequences are often enough to find out that the rule would be too large.
-    bayes.weights(evidence[:2])
-    weights = bayes.weights(evidence[:N_BAYES])
-    below_control = control[:N_BAYES] - _divergence(data, evidence[:N_BAYES], weights)
+    weights = ESTIMATORS["exact_bayes"].weights(some)
+    below_control = control[: len(some)] - _divergence(data, some, weights)
     return control.mean().item() - below_control.mean().item()
 
 

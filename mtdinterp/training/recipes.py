@@ -1,7 +1,8 @@
 """How a model is trained: one field per setting, and the named recipes.
 
-`fast` reaches the construction in under a minute. `grown` continues with the weights of a shorter
-model and needs few steps. `paper` is the paper's own, slow and noisy.
+`fast` reaches the construction in under a minute, and `quick` in seconds but less exactly. `grown`
+continues with the weights of a shorter model and needs few steps. `paper` is the paper's own, slow
+and noisy.
 """
 
 import math
@@ -18,7 +19,7 @@ from mtdinterp.native.step import LOSSES
 TARGETS = ("expected", "sampled")
 SUPERVISIONS = ("last", "all")
 SCHEDULES = ("constant", "cosine")
-RECIPES = ("fast", "grown", "paper")
+RECIPES = ("fast", "quick", "grown", "paper")
 MOST_SNAPSHOTS = 1000
 """More would take more disk than anybody wants: each is as large as the model."""
 
@@ -141,7 +142,7 @@ PAPER = Recipe(
 FAST_STEPS = 8000
 """Steps of the fast recipe with three layers."""
 
-QUICK = (0.9, 0.95)
+ADAM_BETAS = (0.9, 0.95)
 """Adam's decay rates in the fast recipe.
 
 The large gradients of the first steps must be forgotten before the small ones of the plateau
@@ -167,10 +168,34 @@ def fast(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1
         batch_size=64,
         learning_rate=1e-2,
         warmup=200,
-        adam_betas=QUICK,
+        adam_betas=ADAM_BETAS,
         initialisation="default",
     )
     return replace(base, **registry.ARCHITECTURES[architecture].fast_recipe(n_layers, n_heads))
+
+
+QUICK_STEPS, QUICK_RATE = 0.3125, 2.0
+"""Steps and learning rate of the quick recipe over those of the fast one."""
+
+
+def quick(architecture: str = "disentangled", n_layers: int = 3, n_heads: int = 1) -> Recipe:
+    """The fast recipe with fewer steps at a higher rate, for a first look.
+
+    Args:
+        architecture: the name of a registered architecture.
+        n_layers: number of layers.
+        n_heads: heads per layer.
+
+    Returns:
+        The recipe.
+    """
+    base = fast(architecture, n_layers, n_heads)
+    return replace(
+        base,
+        name="quick",
+        steps=round(QUICK_STEPS * base.steps),
+        learning_rate=QUICK_RATE * base.learning_rate,
+    )
 
 
 @dataclass(frozen=True)
@@ -191,9 +216,9 @@ GROWN = (
     GrownSettings(128, steps=4000, batch_size=64, rate=0.5),
     GrownSettings(256, steps=4000, batch_size=32, rate=0.5),
     GrownSettings(512, steps=3000, batch_size=24, rate=0.4),
-    GrownSettings(1024, steps=1500, batch_size=16, rate=0.3),
+    GrownSettings(1024, steps=2500, batch_size=16, rate=0.3),
 )
-LONGEST = GrownSettings(2**31, steps=1000, batch_size=16, rate=0.3, warmup=500)
+LONGEST = GrownSettings(2**31, steps=1500, batch_size=16, rate=0.3, warmup=500)
 """Beyond 1024 the steps are few and slow, so the first ones must not do damage."""
 
 
@@ -245,8 +270,8 @@ def recipe_for(
     """
     check_option("recipe", name, RECIPES)
     base = PAPER
-    if name == "fast":
-        base = fast(architecture, n_layers, n_heads)
+    if name in ("fast", "quick"):
+        base = (fast if name == "fast" else quick)(architecture, n_layers, n_heads)
     elif name == "grown":
         if length is None:
             raise ValueError("recipe: grown depends on the length; give length=")

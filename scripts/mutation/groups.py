@@ -52,6 +52,7 @@ GROUPS = {
             "tests/models",
             "tests/native/test_fused_attention.py",
             "tests/native/test_fused_step.py",
+            "tests/training/test_growth.py",
             "tests/training/test_training.py",
         ),
         only_used_by=("tests/interventions", "tests/probes", "tests/test_cli.py"),

@@ -227,6 +227,20 @@ def test_an_exact_rule_that_is_too_large_is_said(fresh, view, client, monkeypatc
     assert client.post("/api/python", json=short).status_code == 200
 
 
+def test_a_sampled_posterior_mean_says_so(fresh, view, client, monkeypatch):
+    state = fresh("two-heads", delta=98.0)
+    assert view(state)["notes"] == {}
+    monkeypatch.setattr("mtdinterp.estimators.posterior.COMPARING_NODES", 1)
+    short = {**state, "tokens": state["tokens"][:11], "source": None}
+    found = view(short)
+    note = found["notes"]["exact_bayes"]
+    assert note.startswith("sampled for 1 of 1 sequences")
+    assert found["missing"] == {}
+    rows = {row["name"]: row for row in client.post("/api/estimators", json=short).json()}
+    assert rows["exact_bayes"]["note"] == note
+    assert rows["one_step"]["note"] == ""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Answer(Result):
     def summary(self):

@@ -112,8 +112,8 @@ def test_a_sequence_does_not_depend_on_its_batch():
 def test_too_few_nodes_is_an_error_that_names_the_size_needed():
     message = (
         "4 components and 60 steps are too many for exact integration: 1 of 1 sequences need "
-        "between 512 and 29,791 nodes for tolerance 1e-10, and max_nodes is 500; in Python, "
-        "mtdinterp.estimators.gibbs_posterior_mean estimates the posterior mean by sampling"
+        "between 2,197 and 29,791 nodes for tolerance 1e-10, and max_nodes is 500; in Python, "
+        "mtdinterp.estimators.posterior_mean estimates the posterior mean by sampling"
     )
     with pytest.raises(RuleTooLarge) as caught:
         exact_posterior_mean(*one_sequence(4, 64), max_nodes=500)

@@ -232,7 +232,7 @@ def test_too_few_nodes_is_an_error_that_says_what_to_do():
     tokens = task.sample(2, 400, seed=0).tokens
     message = (
         "4 components and 396 steps are too many for exact integration: 2 of 2 sequences need at "
-        "least 1,728 nodes for tolerance 1e-10, and max_nodes is 1,000; in Python, "
+        "least 5,832 nodes for tolerance 1e-10, and max_nodes is 1,000; in Python, "
         "mtdinterp.estimators.posterior_mean estimates the posterior mean by sampling"
     )
     with pytest.raises(RuleTooLarge) as caught:

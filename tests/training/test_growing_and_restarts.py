@@ -118,7 +118,7 @@ def test_the_grown_recipe_needs_a_model_to_start_from(capsys):
 
 @pytest.mark.parametrize(
     ("length", "steps", "batch_size", "rate"),
-    [(96, 4000, 64, 5e-3), (256, 4000, 32, 5e-3), (500, 3000, 24, 4e-3), (1984, 1000, 16, 3e-3)],
+    [(96, 4000, 64, 5e-3), (256, 4000, 32, 5e-3), (500, 3000, 24, 4e-3), (1984, 1500, 16, 3e-3)],
 )
 def test_longer_models_grow_with_fewer_steps_and_sequences(length, steps, batch_size, rate):
     recipe = recipe_for("grown", "disentangled", 3, length=length)

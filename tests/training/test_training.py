@@ -9,7 +9,6 @@ import torch
 from mtdinterp import LagSpecificMTDTask
 from mtdinterp.architectures import start_names
 from mtdinterp.architectures.starts import spread_code
-from mtdinterp.errors import RuleTooLarge
 from mtdinterp.estimators import predict_next
 from mtdinterp.models import (
     DisentangledConfig,
@@ -146,23 +145,24 @@ def test_layers_may_have_rates_of_their_own():
         assert {round(distance, 4) for distance in moved.values()} >= {0.01, 0.0025}
 
 
-def test_a_posterior_mean_that_is_too_expensive_for_some_sequences_is_left_out(monkeypatch):
-    def refuse_many(evidence, *arguments):
-        if len(evidence) > 2:
-            raise RuleTooLarge("8 of 1024 sequences need more nodes")
-        return evidence.uniform
-
-    monkeypatch.setattr("mtdinterp.estimators.exact_bayes.posterior_mean_of", refuse_many)
+def test_a_posterior_mean_that_is_too_expensive_is_sampled_with_a_note(monkeypatch):
+    exact = HeldOut.prepare(TASK, LENGTH, n_sequences=50)
+    assert exact.notes == {}
+    monkeypatch.setattr("mtdinterp.estimators.posterior.COMPARING_NODES", 3)
     held_out = HeldOut.prepare(TASK, LENGTH, n_sequences=50)
-    assert set(held_out.kl) == {"uniform", "one_step", "two_step"}
-    assert held_out.left_out == {"exact_bayes": "8 of 1024 sequences need more nodes"}
+    assert held_out.left_out == {}
+    assert held_out.kl["exact_bayes"] == pytest.approx(exact.kl["exact_bayes"], rel=0.02)
+    assert held_out.kl["exact_bayes"] != exact.kl["exact_bayes"]
+    assert held_out.notes["exact_bayes"].startswith("sampled for 50 of 50 sequences, because exact")
+    again = HeldOut.prepare(TASK, LENGTH, n_sequences=50)
+    assert (again.kl, again.notes) == (held_out.kl, held_out.notes)
 
 
 def test_another_error_of_the_posterior_mean_is_not_hidden(monkeypatch):
     def broken(evidence, *arguments):
         raise ValueError("a bug")
 
-    monkeypatch.setattr("mtdinterp.estimators.exact_bayes.posterior_mean_of", broken)
+    monkeypatch.setattr("mtdinterp.estimators.posterior.posterior_mean_of", broken)
     with pytest.raises(ValueError, match="a bug"):
         HeldOut.prepare(TASK, LENGTH, n_sequences=50)
 

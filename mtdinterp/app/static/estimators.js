@@ -40,10 +40,11 @@ export class EstimatorsPanel {
     byId("estimator-rows").tBodies[0].replaceChildren(...rows.map((row) => this.row(row)));
   }
 
-  row({ name, label, constants, kl, reason }) {
+  row({ name, label, constants, kl, reason, note }) {
+    const remark = [constants, note].filter(Boolean).join("; ");
     const cells = reason
       ? [make("td", { className: "reason", colSpan: 2, textContent: `not computed: ${reason}` })]
-      : [make("td", { textContent: constants }), make("td", { textContent: shown(kl, 5) })];
+      : [make("td", { textContent: remark }), make("td", { textContent: shown(kl, 5) })];
     const title = make("th", { scope: "row", textContent: label });
     return make("tr", { dataset: { estimator: name } }, title, ...cells);
   }

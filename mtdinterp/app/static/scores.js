@@ -2,7 +2,7 @@
 
 import { byId, make, shown } from "./dom.js";
 
-export function drawScores({ kl, judge, change, clipped, missing }, names) {
+export function drawScores({ kl, judge, change, clipped, missing, notes }, names) {
   byId("scores-says").textContent =
     judge === "truth"
       ? "KL from the truth to each prediction; smaller is better."
@@ -11,6 +11,9 @@ export function drawScores({ kl, judge, change, clipped, missing }, names) {
   const difference = kl.after - kl.before;
   byId("difference").textContent = (difference > 0 ? "+" : "") + shown(difference);
   byId("clipped").textContent = `Outputs need not be distributions: clipping moved this one by ${shown(clipped)}.`;
+  const remarks = {};
+  for (const [name, note] of Object.entries(notes)) remarks[name] = `${names[name]}: ${note}`;
+  for (const [name, reason] of Object.entries(missing)) remarks[name] = `${names[name]} not computed: ${reason}`;
   const methods = Object.entries(kl).filter(([name]) => name !== judge);
   byId("scores").tBodies[0].replaceChildren(
     ...methods.map(([name, value]) =>
@@ -21,12 +24,8 @@ export function drawScores({ kl, judge, change, clipped, missing }, names) {
         make("td", { textContent: shown(value, 5) }),
       ),
     ),
-    ...Object.entries(missing).map(([name, reason]) =>
-      make(
-        "tr",
-        { dataset: { method: name } },
-        make("th", { scope: "row", colSpan: 2, textContent: `${names[name]} not computed: ${reason}` }),
-      ),
+    ...Object.entries(remarks).map(([name, textContent]) =>
+      make("tr", { dataset: { method: name } }, make("th", { scope: "row", colSpan: 2, textContent })),
     ),
   );
 }
