@@ -22,9 +22,10 @@ TASK = MTDTask.random(3, 2, seed=0)
 LENGTH = 8
 HELD_OUT = HeldOut.prepare(TASK, LENGTH, n_sequences=32, bayes=False)
 RECIPE = Recipe(
-    steps=20, batch_size=4, learning_rate=1e-2, evaluate_every=10, save_every=7, snapshots=5
+    steps=20, batch_size=4, learning_rate=1e-2, evaluate_every=10, save_every=9, snapshots=5
 )
 STEPS = [0, 1, 2, 4, 9, 20]
+"""The run saves its state at step 9 too: the snapshot must come first."""
 
 
 def begin(path, recipe=RECIPE):
