@@ -11,6 +11,7 @@ import torch
 
 from mtdinterp import CheckpointError, load_checkpoint, save_checkpoint
 from mtdinterp.checkpoint_files import ZOO, zoo_names
+from mtdinterp.checkpoints.save import parent_of
 from mtdinterp.metrics import score
 from mtdinterp.readings import predictions_of, read, readable_sequences
 from mtdinterp.storage import write_file
@@ -20,7 +21,6 @@ from mtdinterp.sweep.grid import expand, find_grid, read_grid
 from mtdinterp.sweep.planning import plan
 from mtdinterp.training import Recipe, grow
 from mtdinterp.training.evaluation import held_out_data
-from mtdinterp.training.growth import parent_of
 from mtdinterp.training.zoo import ENTRIES, Entry, entry_run, ladder
 
 

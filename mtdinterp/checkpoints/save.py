@@ -22,6 +22,7 @@ from mtdinterp.checkpoint_files import (
     CheckpointError,
     check_replaceable,
 )
+from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.checkpoints.plugins_used import plugins_of
 from mtdinterp.checkpoints.snapshots import Snapshot, write_snapshot
 from mtdinterp.checkpoints.stored_weights import format_weights
@@ -122,6 +123,23 @@ def _check_snapshot(snapshot: Snapshot, model: LensTransformer) -> None:
         raise CheckpointError(
             f"{snapshot.path}: expected a snapshot of a model with the same configuration"
         )
+
+
+def parent_of(name: str, model: LensTransformer) -> dict[str, Any]:
+    """What a checkpoint of a grown model records about the model that it started from.
+
+    Args:
+        name: the name of the parent's checkpoint.
+        model: the parent.
+
+    Returns:
+        Plain values for config.json.
+    """
+    return {
+        "name": name,
+        "length": model.config.length,
+        "weights_sha256": tensors_digest(model.state_dict()),
+    }
 
 
 def _check_history(history: Sequence[Mapping[str, Any]]) -> None:

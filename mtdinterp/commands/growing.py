@@ -93,8 +93,8 @@ def make_grown(options: argparse.Namespace) -> GrownTraining:
         CheckpointError: if the checkpoint is another model than the flags say.
     """
     from mtdinterp import load_checkpoint
+    from mtdinterp.checkpoints.save import parent_of
     from mtdinterp.training import grow, recipe_for
-    from mtdinterp.training.growth import parent_of
 
     checkpoint = load_checkpoint(options.grow_from)
     _check_repeated(options, checkpoint)

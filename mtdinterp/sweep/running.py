@@ -20,7 +20,7 @@ import torch
 
 from mtdinterp.checkpoints import load_checkpoint, save_checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
-from mtdinterp.checkpoints.save import versions
+from mtdinterp.checkpoints.save import parent_of, versions
 from mtdinterp.formatting import printable
 from mtdinterp.models import LensTransformer
 from mtdinterp.providers import loaded_files
@@ -43,7 +43,7 @@ from mtdinterp.sweep.runs import copy_run, newest_run, remove_runs
 from mtdinterp.sweep.sources import sources_digest
 from mtdinterp.tasks import task_from_dict
 from mtdinterp.training import HeldOut, Recipe
-from mtdinterp.training.growth import grow, parent_of
+from mtdinterp.training.growth import grow
 from mtdinterp.training.loop import Trainer
 from mtdinterp.training.run import Run, new_run, resumed_run
 

@@ -7,14 +7,12 @@ they had.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mtdinterp.architectures import architecture_of
-from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.models import LensTransformer
 
 AVERAGED = 0.25
@@ -50,23 +48,6 @@ def grow(model: LensTransformer, length: int, n_components: int | None = None) -
         if length > shorter:
             architecture.keep_far_attention(grown, shorter, n_components)
     return grown
-
-
-def parent_of(name: str, model: LensTransformer) -> dict[str, Any]:
-    """What a checkpoint of a grown model records about the model that it started from.
-
-    Args:
-        name: the name of the parent's checkpoint.
-        model: the parent.
-
-    Returns:
-        Plain values for config.json.
-    """
-    return {
-        "name": name,
-        "length": model.config.length,
-        "weights_sha256": tensors_digest(model.state_dict()),
-    }
 
 
 def extended(

@@ -14,9 +14,10 @@ from typing import Any
 from mtdinterp.architectures import new_model
 from mtdinterp.checkpoint_files import CheckpointError, model_name
 from mtdinterp.checkpoints.load import Checkpoint, build
+from mtdinterp.checkpoints.save import parent_of
 from mtdinterp.models import LensTransformer
 from mtdinterp.tasks import MTDTask
-from mtdinterp.training.growth import grow, parent_of
+from mtdinterp.training.growth import grow
 from mtdinterp.training.recipes import Recipe, recipe_for
 from mtdinterp.training.run import Run, new_run, resumed_run
 
