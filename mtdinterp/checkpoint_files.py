@@ -93,7 +93,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def _foreign_snapshots(target: Path) -> list[str]:
-    """What is in the place of a checkpoint's snapshots and is none."""
+    """Names of files in a checkpoint's snapshots that are not snapshots."""
     directory = target / SNAPSHOTS
     if not directory.exists():
         return []

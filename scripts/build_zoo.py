@@ -92,9 +92,11 @@ def zoo_grid(entries: Iterable[Entry]) -> dict[str, Any]:
     """The contents of a grid file with one cell per model, and per model that one grows from."""
     chains: dict[str, list[Entry]] = {}
     for entry in entries:
-        longest = chains.setdefault(entry.chain[0].name, [])
-        if len(entry.chain) > len(longest):
-            longest[:] = entry.chain
+        known = chains.setdefault(entry.chain[0].name, [])
+        shorter, longer = sorted((known, entry.chain), key=len)
+        if longer[: len(shorter)] != shorter:
+            raise ValueError(f"{entry.name}: two models grow from {shorter[-1].grown_from}")
+        chains[entry.chain[0].name] = longer
     grids = [chain_grid(chain) for chain in chains.values()]
     return {"title": "the models of the zoo", **COMMON, "grids": grids}
 
@@ -106,6 +108,8 @@ def chain_grid(chain: Sequence[Entry]) -> dict[str, Any]:
         return settings[0]
     varied = {name: [entry[name] for entry in settings] for name in ("length", "recipe")}
     common = {name: value for name, value in settings[0].items() if name not in varied}
+    if any({**entry, **common} != entry or len(entry) != len(settings[0]) for entry in settings):
+        raise ValueError(f"{chain[-1].name}: models of a chain differ in length and recipe only")
     return {**common, "from": "length", "zip": varied}
 
 

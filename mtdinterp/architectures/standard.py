@@ -41,6 +41,8 @@ from mtdinterp.models.stream import Stream
 from mtdinterp.native.step import FoldedLayer
 from mtdinterp.plugins import register_architecture
 
+LONGEST_READER = 50.0
+"""The largest row that is added to a key table so that scores fall by 1; trained models need 20."""
 CODE_WIDTH = 8
 """Dimensions of an offset's code in the tied start: 4 were too few for one of two tasks tried."""
 
@@ -321,7 +323,8 @@ class Standard(Architecture):
         There is no constant in the stream to hang a score on, but the tables are read by queries,
         and the query of every token in layer 1 is known: a vector u with u·q = 1 for all of them
         takes the place of a constant. In the last layer, queries also hold what earlier layers have
-        written, so the change of the scores is only about right there; training does the rest.
+        written, so the change of the scores is only about right there; training does the rest. Tiny
+        queries would need huge rows, which training could hardly move; then nothing is changed.
 
         Args:
             model: the grown model.
@@ -345,8 +348,11 @@ def _constant_reader(
 ) -> Float[Tensor, "head d_head"]:
     """A row of the key table that adds 1 to the score of the query of every token.
 
-    The least-squares solution, if a head is narrower than the vocabulary.
+    The least-squares solution, if a head is narrower than the vocabulary; zero where it would be
+    longer than `LONGEST_READER`.
     """
     queries = torch.einsum("vd,hde->hve", model.embed.W_E, attn.W_Q) * attn.score_scale
     ones = torch.ones(model.config.vocab_size, 1, dtype=queries.dtype)
-    return (torch.linalg.pinv(queries) @ ones)[..., 0]
+    reader = (torch.linalg.pinv(queries) @ ones)[..., 0]
+    short = reader.norm(dim=-1, keepdim=True) <= LONGEST_READER
+    return torch.where(short, reader, torch.zeros_like(reader))

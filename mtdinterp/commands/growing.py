@@ -48,7 +48,7 @@ class GrownTraining:
 
 
 def check_growth(options: argparse.Namespace) -> None:
-    """Refuse what needs no model to be refused.
+    """Check the flags that can be checked without loading the model.
 
     Args:
         options: the options of `mtdinterp train` with --grow-from.
@@ -69,7 +69,7 @@ def check_growth(options: argparse.Namespace) -> None:
         raise ValueError(
             "--grow-from starts from the checkpoint's weights; leave out --initialisation"
         )
-    source = find_checkpoint(options.grow_from)
+    source = find_checkpoint(options.grow_from).resolve()
     before = read_config(source).get("model", {}).get("length")
     if "length" not in options.given:
         raise ValueError(f"--grow-from needs the new --length; {source.name} has {before}")
@@ -80,10 +80,11 @@ def check_growth(options: argparse.Namespace) -> None:
 
 
 def name_of_grown(options: argparse.Namespace) -> str:
-    """The checkpoint's name with the new length."""
-    name = find_checkpoint(options.grow_from).name
+    """The checkpoint's name with the new length, and the seed of the new run unless it is 0."""
+    name = find_checkpoint(options.grow_from).resolve().name
     named, found = re.subn(r"(?<=-T)\d+", str(options.length), name, count=1)
-    return named if found else f"{name}-T{options.length}"
+    named = named if found else f"{name}-T{options.length}"
+    return f"{named}-seed{options.seed}" if options.seed else named
 
 
 def make_grown(options: argparse.Namespace) -> GrownTraining:
@@ -115,7 +116,7 @@ def make_grown(options: argparse.Namespace) -> GrownTraining:
         grow(checkpoint.model, options.length, checkpoint.task.n_components),
         recipe,
         {**seeds, "model": options.seed},
-        parent_of(checkpoint.path.name, checkpoint.model),
+        parent_of(checkpoint.path.resolve().name, checkpoint.model),
     )
 
 
@@ -128,11 +129,11 @@ def _check_repeated(options: argparse.Namespace, checkpoint: "Checkpoint") -> No
         "heads": checkpoint.model.config.n_heads,
         "task_seed": checkpoint.config.get("seeds", {}).get("task"),
     }
+    source = checkpoint.path.resolve().name
     for name in REPEATED_FLAGS:
         if name in options.given and getattr(options, name) != values.get(name):
             flag = name.replace("_", "-")
             raise CheckpointError(
-                f"--{flag} {getattr(options, name)}: {checkpoint.path.name} has "
-                f"{values.get(name, 'none')}, and growing changes only the length; leave out "
-                f"--{flag}"
+                f"--{flag} {getattr(options, name)}: {source} has {values.get(name, 'none')}, and "
+                f"growing changes only the length; leave out --{flag}"
             )

@@ -13,6 +13,23 @@ Result = dict[str, Any]
 TrainOne = Callable[[argparse.Namespace, Path], tuple[Result, int | None]]
 
 
+def trial_of(out: Path, seed: int) -> Path:
+    """The directory in which another seed is tried."""
+    return out.with_name(f"{out.name}-seed-{seed}")
+
+
+def check_trials(options: argparse.Namespace, out: Path) -> None:
+    """Refuse before any training if a directory of a trial is taken.
+
+    An interrupted restart leaves such a directory, which can be resumed.
+    """
+    for number in range(1, options.restarts + 1):
+        check_new(
+            trial_of(out, options.seed + number),
+            advice=" for a restart; remove it, or choose another --out",
+        )
+
+
 def restarted(
     options: argparse.Namespace, out: Path, first: Result, train: TrainOne
 ) -> tuple[Result, int | None]:
@@ -25,30 +42,37 @@ def restarted(
         train: trains one model, with the seed of its options.
 
     Returns:
-        What the best model reached, with the seed of every model and its ratio in "tries"; and the
-        signal that stopped the last one, or None. If a signal came, the result is that of the model
-        that was stopped.
+        The result of the best model, or of the interrupted one after a signal, with the seed and
+        the ratio of every model in "tries"; and the signal, or None.
     """
+    from mtdinterp.training import DivergedError
+
     best = first
-    seed = options.seed
+    best_seed = seed = options.seed
     tries = [_try(seed, first)]
     for number in range(1, options.restarts + 1):
         if best["warning"] is None:
             break
         seed = options.seed + number
-        print(
-            f"mtdinterp train: seed {seed - 1} did not learn the task well; trying seed {seed} "
-            f"(restart {number} of {options.restarts})",
-            file=sys.stderr,
+        _say(
+            f"seed {seed - 1} did not learn the task well; trying seed {seed} "
+            f"(restart {number} of {options.restarts})"
         )
-        trial = out.with_name(f"{out.name}-seed-{seed}")
-        check_new(trial, advice="; remove it, or choose another --out")
-        result, interrupted = train(argparse.Namespace(**{**vars(options), "seed": seed}), trial)
+        trial = trial_of(out, seed)
+        try:
+            settings = argparse.Namespace(**{**vars(options), "seed": seed})
+            result, interrupted = train(settings, trial)
+        except DivergedError as error:
+            _say(f"seed {seed} diverged: {error}")
+            tries.append({"seed": seed, "ratio": None, "branch": None})
+            remove_tree(trial)
+            continue
         tries.append(_try(seed, result))
         if interrupted is not None:
+            _say(f"the best model so far (seed {best_seed}) is in {out}")
             return {**result, "tries": tries}, interrupted
         if _badness(result) < _badness(best):
-            best = {**result, "checkpoint": str(out)}
+            best, best_seed = {**result, "checkpoint": str(out)}, seed
             publish(trial, out)
         remove_tree(trial)  # the worse one, if the two were exchanged
     return {**best, "tries": tries}, None
@@ -61,3 +85,7 @@ def _try(seed: int, result: Result) -> dict[str, Any]:
 def _badness(result: Result) -> tuple[bool, float]:
     """What to minimise: first whether anything is wrong with the model, then its KL."""
     return result["warning"] is not None, result["kl"]
+
+
+def _say(sentence: str) -> None:
+    print(f"mtdinterp train: {sentence}", file=sys.stderr)

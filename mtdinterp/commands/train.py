@@ -23,7 +23,7 @@ from mtdinterp.commands.flags import add_json_flag, at_least, not_empty, plugin_
 from mtdinterp.commands.growing import check_growth, make_grown, name_of_grown
 from mtdinterp.commands.interrupts import recording_stop_signals
 from mtdinterp.commands.progress import LiveLine, stages
-from mtdinterp.commands.restarts import restarted
+from mtdinterp.commands.restarts import check_trials, restarted
 from mtdinterp.commands.task_flags import named_after_task
 from mtdinterp.commands.train_flags import add_setting_flags, check_settings, make_training
 from mtdinterp.commands.train_summary import live_evaluation, run_summary, summary_table
@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     out = _directory(options)
     _check_directory(out, resume=bool(options.resume))
+    check_trials(options, out)
     result, interrupted = _train_one(options, out)
     if interrupted is None and options.restarts:
         result, interrupted = restarted(options, out, result, _train_one)

@@ -29,7 +29,7 @@ from mtdinterp.checks import (
     check_number,
     check_order,
 )
-from mtdinterp.errors import RuleTooLarge
+from mtdinterp.errors import CannotCompute, RuleTooLarge
 from mtdinterp.estimators.quadrature import SimplexRule, simplex_rule
 from mtdinterp.estimators.windowed import nodes_needed, windowed_posterior_mean
 from mtdinterp.evidence import Evidence, evidence_of
@@ -56,7 +56,7 @@ SAFETY, LEAST_RATE = 10.0, 1e-3
 """How far the error estimate trusts the convergence it has seen: see `_error_estimate`."""
 
 PRIOR_NODES = 2.0
-"""Nodes per dimension of a rule laid out for the prior, in units of √steps, in the end."""
+"""Nodes per dimension that a rule laid out for the prior finally needs, divided by √steps."""
 PRIOR_CYCLES = 0.25
 """Its processor cycles per node, step and lag, with those of the smaller rules before it."""
 WINDOW_CYCLES, WINDOW_STEP_CYCLES = 4e5, 900.0
@@ -126,7 +126,7 @@ def _windows_are_cheaper(evidence: Evidence, tolerance: float) -> bool:
         return False
     nodes_for_prior = min(PRIOR_NODES * math.sqrt(steps), (steps + 3) // 2) ** (order - 1)
     for_prior = nodes_for_prior * steps * order * PRIOR_CYCLES
-    nodes_on_windows = nodes_needed(tolerance) ** (order - 1)
+    nodes_on_windows = nodes_needed(tolerance, steps) ** (order - 1)
     on_windows = WINDOW_CYCLES + steps * WINDOW_STEP_CYCLES
     on_windows += nodes_on_windows * (WINDOW_NODE_CYCLES + steps * WINDOW_NODE_STEP_CYCLES)
     return on_windows < for_prior
@@ -189,6 +189,11 @@ class _PosteriorMean:
             active, error = active[unfinished], error[unfinished]
             estimates = [estimate[unfinished] for estimate in estimates[-2:]]
             nodes = self.nodes_after(nodes)
+        if not result.isfinite().all():
+            raise CannotCompute(
+                "the posterior mean cannot be integrated in double precision for a concentration "
+                f"of {self.alpha}; try one nearer to 1"
+            )
         return result
 
     def _too_large(

@@ -57,4 +57,7 @@ def peak_weights(
         kept = (reached >= value)[:, None]
         logits = torch.where(kept, trial, logits)
         value = torch.maximum(reached, value)
-    return logits.exp()
+    # Where the gradient vanishes, no weight is below its share of the prior.
+    least = alpha / (likelihoods.shape[1] + alpha.sum())
+    weights = torch.maximum(logits.exp(), least)
+    return weights / weights.sum(-1, keepdim=True)

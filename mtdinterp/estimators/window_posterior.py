@@ -210,20 +210,22 @@ class WindowPosterior:
         at = self.fractions[..., None]
         nodes = np.concatenate([at * (1 - steps), at + (1 - at) * steps[::-1]], 2)
         nodes = nodes.clip(SMALLEST, LARGEST)
-        ends = self._along_fractions().reshape(n_rows * n_sticks, 2, -1)
+        ends = self._along_fractions()
         scan = StickGrid(
             nodes.reshape(-1, 1, nodes.shape[2]),
             np.ones((n_rows * n_sticks, 1, nodes.shape[2])),
             np.full((n_rows * n_sticks, 1), nodes.shape[2]),
             np.full((n_rows * n_sticks, 1), SCANNED - 1),
         )
-        sums = sum_over_grid(ends, scan, np.zeros(n_rows * n_sticks))
+        sums = sum_over_grid(
+            ends.reshape(n_rows * n_sticks, 2, -1), scan, np.zeros(n_rows * n_sticks)
+        )
         with np.errstate(divide="ignore"):
             density = np.log(sums.marginals).reshape(nodes.shape)
         density += self._log_prior(nodes, rows, 1.0) - self._log_prior(at, rows, 1.0)
         low = 1 - edge_of(1 - nodes[..., ::-1], density[..., ::-1], self.drop)
         high = edge_of(nodes, density, self.drop)
-        stretch = self._stretch()
+        stretch = self._stretch(ends)
         low = self.fractions - stretch * (self.fractions - low)
         high = self.fractions + stretch * (high - self.fractions)
         self.windows = Windows(np.empty_like(low), np.empty_like(low))
@@ -240,9 +242,8 @@ class WindowPosterior:
         ends = [before[:, :-1] + rest * self.scaled[:, :-1], before[:, :-1] + after / left]
         return np.ascontiguousarray(np.stack(ends, 2))
 
-    def _stretch(self) -> Rows:
+    def _stretch(self, ends: Float64[np.ndarray, "row stick two step"]) -> Rows:
         """How much wider each fraction's marginal is than its density at the others' peak."""
-        ends = self._along_fractions()
         slopes = ends[:, :, 0] - ends[:, :, 1]
         curvature = slopes @ slopes.transpose(0, 2, 1)
         own = (self.first_power + 1) / self.fractions**2

@@ -26,8 +26,8 @@ LEAST_SEQUENCES = 256
 CELLS = 2**28
 """Long sequences are fewer, so that attention has at most this many entries per head in total."""
 N_BAYES, N_BAYES_OF_MANY = 1024, 128
-"""Sequences for the posterior mean, and that number if there are at least `MANY_COMPONENTS`: it
-then takes tens of milliseconds per sequence."""
+"""Sequences for the posterior mean: fewer from `MANY_COMPONENTS` on, where each takes tens of
+milliseconds."""
 MANY_COMPONENTS = 6
 MIRROR_DESCENT_STEPS = {"one_step": 1, "two_step": 2}
 """The tuned estimators, by their key in `HeldOut.kl`."""

@@ -25,8 +25,8 @@ def grow(model: LensTransformer, length: int, n_components: int | None = None) -
     Args:
         model: the model to grow; left unchanged.
         length: the new longest sequence, at least the old one.
-        n_components: the number of lags of the model's task; if None, as many as the architecture
-            infers from its configuration.
+        n_components: the number of lags of the model's task; if None, what the architecture
+            infers from its configuration. A standard model does not show it, and keeps its scores.
 
     Returns:
         A new model; a copy if the length is the same.
@@ -39,6 +39,7 @@ def grow(model: LensTransformer, length: int, n_components: int | None = None) -
         raise ValueError(f"length: expected at least the model's {shorter}, got {length}")
     architecture = architecture_of(model)
     grown = architecture.build(replace(model.config, length=length))
+    grown.to(next(model.parameters()).dtype)
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in grown.named_parameters():

@@ -6,7 +6,7 @@ from typing import Any
 from mtdinterp.criteria import CLEARLY_WORSE
 from mtdinterp.training.recipes import Recipe
 
-ADVICE = "try --restarts 3 (other seeds), or more --steps"
+ADVICE = "try other seeds (--restarts 3), or more --steps"
 
 
 def shortfall(evaluation: Mapping[str, Any], recipe: Recipe) -> str | None:

@@ -8,7 +8,7 @@ def spaced_steps(count: int, last: int) -> tuple[int, ...]:
     follows the one before, and the rest is spaced anew.
 
     Args:
-        count: how many steps after step 0; with as many as there are, every step is one.
+        count: how many steps after step 0; if it is not below `last`, every step is included.
         last: the last step of the run.
 
     Returns:

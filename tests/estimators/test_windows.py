@@ -130,6 +130,26 @@ def test_sequences_do_not_depend_on_their_batch():
         assert (alone[0] - mean).abs().max() < 1e-9
 
 
+def test_no_sequences_have_no_means():
+    task = MTDTask.random(5, 4, seed=0)
+    tokens = torch.zeros(0, 2000, dtype=torch.long)
+    assert exact_posterior_mean(task.transition, tokens, 4).shape == (0, 4)
+    assert posterior_mean(task.transition, tokens, 4).weights.shape == (0, 4)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-8])
+def test_a_tiny_concentration_and_lags_without_support(alpha):
+    """The posterior is almost on a vertex: weights of other lags are near their prior counts."""
+    task = MTDTask.random(5, 3, seed=0)
+    weights = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    tokens = task.sample(1, 1000, seed=0, weights=weights).tokens
+    likelihoods = task.evidence(tokens).likelihoods
+    mean = windowed_posterior_mean(likelihoods, (alpha,) * 3, 1e-9, 10**7)
+    assert mean.isfinite().all()
+    assert mean[0, 0] > 1 - 10 * alpha
+    assert mean.sum() == pytest.approx(1)
+
+
 def test_the_peak_is_where_no_step_raises_the_density():
     task = MTDTask.random(5, 4, seed=0)
     likelihoods = task.evidence(task.sample(8, 200, seed=0).tokens).likelihoods
@@ -232,7 +252,7 @@ def test_too_few_nodes_is_an_error_that_says_what_to_do():
     tokens = task.sample(2, 400, seed=0).tokens
     message = (
         "4 components and 396 steps are too many for exact integration: 2 of 2 sequences need at "
-        "least 5,832 nodes for tolerance 1e-10, and max_nodes is 1,000; in Python, "
+        "least 9,261 nodes for tolerance 1e-10, and max_nodes is 1,000; in Python, "
         "mtdinterp.estimators.posterior_mean estimates the posterior mean by sampling"
     )
     with pytest.raises(RuleTooLarge) as caught:

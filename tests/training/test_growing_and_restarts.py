@@ -10,8 +10,9 @@ from mtdinterp import load_checkpoint
 from mtdinterp.checkpoints.digests import tensors_digest
 from mtdinterp.cli import main
 from mtdinterp.commands import restarts
-from mtdinterp.commands.growing import make_grown
+from mtdinterp.commands.growing import make_grown, name_of_grown
 from mtdinterp.commands.train import add_arguments
+from mtdinterp.training import DivergedError
 from mtdinterp.training.recipes import recipe_for
 from mtdinterp.training.run import new_run, resumed_run
 
@@ -184,3 +185,49 @@ def test_restarts_of_the_command_keep_one_directory(tmp_path, capsys):
     assert loaded.config["seeds"]["model"] == best["seed"]
     assert loaded.history[-1]["kl"] == result["kl"]
     assert result["warning"]
+
+
+def test_a_directory_of_a_trial_that_is_taken_is_refused_before_any_training(tmp_path, capsys):
+    (tmp_path / "run-seed-2").mkdir()
+    (tmp_path / "run-seed-2" / "file").write_text("")
+    words = ["train", "--order", "2", "--length", "12", *TINY, "--out", str(tmp_path / "run")]
+    assert main([*words, "--restarts", "2"]) == 2
+    assert "run-seed-2: expected a new or empty directory for a restart" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_seed_that_diverges_does_not_end_the_restarts(tmp_path, capsys):
+    def train(options, path):
+        path.mkdir()
+        if options.seed == 1:
+            raise DivergedError("the loss is nan")
+        return {**outcome(0.5), "checkpoint": str(path)}, None
+
+    options = argparse.Namespace(seed=0, restarts=3)
+    (tmp_path / "model").mkdir()
+    result, _ = restarts.restarted(options, tmp_path / "model", outcome(2.0, "bad"), train)
+    assert [entry["seed"] for entry in result["tries"]] == [0, 1, 2]
+    assert result["kl"] == 0.5
+    assert "seed 1 diverged: the loss is nan" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_interrupted_restart_says_where_the_best_model_is(tmp_path, capsys):
+    def train(options, path):
+        path.mkdir()
+        return {**outcome(3.0, "bad"), "checkpoint": str(path)}, 2
+
+    options = argparse.Namespace(seed=0, restarts=3)
+    (tmp_path / "model").mkdir()
+    result, signal = restarts.restarted(options, tmp_path / "model", outcome(2.0, "bad"), train)
+    assert signal == 2
+    assert result["checkpoint"].endswith("model-seed-1")
+    best = f"the best model so far (seed 0) is in {tmp_path / 'model'}"
+    assert best in capsys.readouterr().err
+
+
+def test_the_name_of_a_grown_model_has_the_new_length_and_seed(short, monkeypatch):
+    monkeypatch.chdir(short)
+    for seed, name in ((0, "model-T20"), (3, "model-T20-seed3")):
+        options = argparse.Namespace(grow_from=".", length=20, seed=seed)
+        assert name_of_grown(options) == name

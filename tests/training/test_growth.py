@@ -120,3 +120,18 @@ def test_a_grown_construction_still_finds_the_lags():
     _, cache = grown.run_with_cache(tokens)
     lags = cache["blocks.0.attn.hook_pattern"][:, 0, -1].flip(-1)[:, 1 : TASK.order + 1]
     torch.testing.assert_close(lags.sum(-1), torch.ones(4))
+
+
+def test_the_precision_is_kept():
+    grown = grow(disentangled().double(), 20, 3)
+    assert {parameter.dtype for parameter in grown.parameters()} == {torch.float64}
+
+
+def test_tiny_queries_leave_the_scores_as_they_are():
+    """A row that lowers their scores by 1 would have to be huge."""
+    model = standard()
+    with torch.no_grad():
+        model.attention[0].W_Q *= 1e-4
+    before = model.attention[0].R_K.detach()
+    after = grow(model, 20, 3).attention[0].R_K.detach()
+    assert torch.equal(after[:, :12], before)

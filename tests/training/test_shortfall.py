@@ -24,7 +24,7 @@ GOOD = {"ratio": 1.0, "branch": "direct", "gain": 0.5}
 def test_each_failure_is_named_with_what_to_try(changes, words):
     sentence = shortfall({**GOOD, **changes}, RECIPE)
     assert words in sentence
-    assert sentence.endswith("; try --restarts 3 (other seeds), or more --steps")
+    assert sentence.endswith("; try other seeds (--restarts 3), or more --steps")
 
 
 @pytest.mark.parametrize(
