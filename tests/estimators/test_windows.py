@@ -61,7 +61,7 @@ class Problem:
     def reference(self):
         """A rule for the prior, to a hundredth of the tolerance."""
         finer = max(self.tolerance / 100, 1e-12)
-        return _PosteriorMean(self.evidence.likelihoods, self.alpha).to_tolerance(finer, 4_000_000)
+        return _PosteriorMean(self.evidence.likelihoods, self.alpha).to_tolerance(finer, 8_000_000)
 
 
 def worst_share_of_the_tolerance(seeds, **settings):
