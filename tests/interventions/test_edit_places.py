@@ -171,3 +171,10 @@ def test_every_hook_point_of_heads_has_their_axis(model, kind):
         assert place[1].tolist() == [3]
         assert place[2] == slice(0, 1)
         assert len(place) == 4
+
+
+@pytest.mark.parametrize("name", ["hook_q_input", "hook_k_input", "hook_v_input"])
+def test_a_block_of_what_queries_keys_or_values_read_can_be_edited(model, name):
+    edit = Edit(name, "zero", layer=1, block="token")
+    changed = patch(model, TOKENS, [edit])
+    assert (changed.after - changed.before).abs().max() > 1e-6

@@ -1,7 +1,7 @@
 """Transplants of attention: by hand, and what a result says about itself."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -90,6 +90,12 @@ def test_layers_are_checked(explanation):
         transplant_attention(MODEL, TASK, DATA, 3, explanation=explanation)
     with pytest.raises(ValueError, match=r"^source_layer: expected a layer in 0\.\.2, got 3$"):
         transplant_attention(MODEL, TASK, DATA, 0, MODEL, source_layer=3)
+
+
+def test_no_sequences_are_refused():
+    nothing = type(DATA)(*(getattr(DATA, entry.name)[:0] for entry in fields(DATA)))
+    with pytest.raises(ValueError, match="expected at least 1 sequence, got 0"):
+        transplant_attention(MODEL, TASK, nothing, 0, MODEL)
 
 
 def test_the_attention_of_the_construction_by_role(explanation):
