@@ -165,15 +165,16 @@ def test_the_peak_is_where_no_step_raises_the_density():
         assert (density((peak.log() + step).softmax(-1)) <= density(peak)).all()
 
 
-def test_the_mass_outside_of_a_window_is_bounded():
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0])
+def test_the_mass_outside_of_a_window_is_bounded(alpha):
     """Narrow windows on purpose: what the bound says is at least what the whole grid finds."""
     task = MTDTask.random(5, 3, seed=0)
     likelihoods = task.evidence(task.sample(6, 256, seed=0).tokens).likelihoods
     rows = np.arange(6)
-    narrow = WindowPosterior(likelihoods, (1.0,) * 3, 1e-2)
+    narrow = WindowPosterior(likelihoods, (alpha,) * 3, 1e-2)
     grid = narrow.grid(np.full(6, 40), rows)
     sums = narrow.sums(grid, rows)
-    wide = WindowPosterior(likelihoods, (1.0,) * 3, 1e-12)
+    wide = WindowPosterior(likelihoods, (alpha,) * 3, 1e-12)
     all_mass = wide.sums(wide.grid(np.full(6, 60), rows), rows).mass
     missing = 1 - sums.mass / all_mass
     bound = narrow.outside(grid, sums, rows).total
@@ -288,6 +289,7 @@ def test_beyond_that_it_is_sampled_with_a_standard_error():
     assert found.method == "gibbs"
     assert ((found.weights - exact).abs() < 5 * found.stderr).all()
     again = posterior_mean(task.transition, tokens, 4, method="gibbs")
+    assert again.method == "gibbs"
     assert torch.equal(again.weights, found.weights)
     other = posterior_mean(task.transition, tokens, 4, method="gibbs", seed=1)
     assert not torch.equal(other.weights, found.weights)
