@@ -153,6 +153,11 @@ def test_a_checkpoint_of_an_architecture_that_is_not_registered_is_one_sentence(
         load_checkpoint(tmp_path / "toy")
 
 
+def test_models_have_three_layers_of_one_head_unless_told_otherwise():
+    config = new_model("disentangled", 3, LENGTH).config
+    assert (config.n_layers, config.n_heads) == (3, 1)
+
+
 @pytest.mark.parametrize("name", ["disentangled", "standard"])
 def test_models_say_which_attention_path_runs(name, monkeypatch):
     model = new_model(name, 3, LENGTH)

@@ -37,6 +37,10 @@ def test_a_config_survives_json(config):
             r"n_heads: expected one number, or one per layer \(3\)",
         ),
         (
+            lambda: DisentangledConfig(vocab_size=3, length=4, d_rel=0),
+            "d_rel: expected an integer ≥ 1, got 0",
+        ),
+        (
             lambda: StandardConfig(vocab_size=3, length=4, d_model=7, n_heads=2),
             "d_model: expected a multiple",
         ),
@@ -53,3 +57,12 @@ def test_a_config_survives_json(config):
 def test_a_bad_config_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_model_is_refused_by_its_number_of_parameters():
+    """12 heads with 4 projections of d_model × d_head and 2 tables of length × d_head each."""
+    shape = {"vocab_size": 2, "length": 8, "n_layers": 3, "n_heads": 4, "d_model": 1024}
+    assert 12 * 505 * (4 * 1024 + 2 * 8) < 25e6 < 12 * 507 * (4 * 1024 + 2 * 8)
+    StandardConfig(**shape, d_head=505)
+    with pytest.raises(ValueError, match="more than 25,000,000 parameters"):
+        StandardConfig(**shape, d_head=507)

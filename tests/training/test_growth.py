@@ -135,3 +135,23 @@ def test_tiny_queries_leave_the_scores_as_they_are():
     before = model.attention[0].R_K.detach()
     after = grow(model, 20, 3).attention[0].R_K.detach()
     assert torch.equal(after[:, :12], before)
+
+
+def test_the_last_layer_keeps_its_lags_and_the_layers_between_keep_everything():
+    """The last layer reads lag g at offset g-1, so its far offsets begin one earlier."""
+    model = disentangled()
+    before = [attn.R_A.detach() for attn in model.attention]
+    after = [attn.R_A.detach() for attn in grow(model, 24, 3).attention]
+    token = model.stream["token"]
+    assert torch.equal(after[1][:, :12], before[1])
+    fall = (before[2] - after[2][:, :12])[..., token]
+    assert torch.equal(fall[:, :3], torch.zeros_like(fall[:, :3]))
+    torch.testing.assert_close(fall[:, 3:], torch.full_like(fall[:, 3:], math.log(2)))
+
+
+def test_the_last_layer_of_a_standard_model_is_changed_beyond_the_lags():
+    model = standard()
+    before = model.attention[2].R_K.detach()
+    after = grow(model, 24, 3).attention[2].R_K.detach()[:, :12]
+    assert torch.equal(after[:, :3], before[:, :3])
+    assert (after[:, 3:] - before[:, 3:]).abs().min() > 0
