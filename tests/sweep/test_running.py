@@ -316,7 +316,11 @@ def test_a_chain_starts_from_the_model_before(tmp_path):
     assert run_cell(first).how == "done"
     assert run_cell(second).how == "done"
     config = load_checkpoint(second / CHECKPOINT).config
-    assert config["parent"] == {"name": first.name, "weights_sha256": weights_in(first)}
+    assert config["parent"] == {
+        "name": first.name,
+        "length": 12,
+        "weights_sha256": weights_in(first),
+    }
     alone = small_sweep(tmp_path / "alone", length=16, seed=0).directories[0]
     assert alone.name != second.name, "the parent belongs to what decides the numbers"
     assert run_cell(alone).how == "done"
