@@ -88,3 +88,8 @@ def test_too_few_cycles_is_an_error_that_says_how_far_it_came():
 def test_no_cycle_at_all_is_refused():
     with pytest.raises(ValueError, match="max_cycles: expected an integer ≥ 1, got 0"):
         expectation_maximization([[0.5, 0.5], [0.1, 0.9]], [[0, 1, 0]], 1, max_cycles=0)
+
+
+def test_a_negative_number_of_steps_is_refused():
+    with pytest.raises(ValueError, match="steps: expected an integer ≥ 0, got -1"):
+        expectation_maximization(torch.eye(2), [[0, 1, 0, 1]], 2, steps=-1)

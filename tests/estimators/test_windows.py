@@ -10,6 +10,7 @@ from reference_posterior import likelihoods_by_loop, mean_by_counts
 from mtdinterp.errors import RuleTooLarge
 from mtdinterp.estimators import exact_posterior_mean, gibbs_posterior_mean, posterior_mean
 from mtdinterp.estimators.exact_bayes import _PosteriorMean, _windows_are_cheaper
+from mtdinterp.estimators.gibbs import run_chain, sampled_posterior_mean
 from mtdinterp.estimators.peak import peak_weights
 from mtdinterp.estimators.stick_grid import StickGrid, fractions_of, sum_over_grid
 from mtdinterp.estimators.window_posterior import WindowPosterior
@@ -295,6 +296,16 @@ def test_beyond_that_it_is_sampled_with_a_standard_error():
     assert not torch.equal(other.weights, found.weights)
     plain = gibbs_posterior_mean(task.transition, tokens, 4, return_stderr=True)[1]
     assert found.stderr.mean() < plain.mean(), "Rao-Blackwell has less noise"
+
+
+def test_sampled_means_are_those_of_the_papers_chain():
+    """200 draws are thrown away, 2,000 are averaged."""
+    task = MTDTask.random(5, 4, seed=0)
+    evidence = task.evidence(task.sample(3, 32, seed=0).tokens)
+    rng = np.random.Generator(np.random.SFC64(7))
+    chain = run_chain(evidence.likelihoods.numpy(), np.ones(4), 200, 2000, True, rng)
+    means, _ = sampled_posterior_mean(evidence, seed=7)
+    assert torch.equal(means, torch.from_numpy(chain.mean(0)))
 
 
 def test_the_method_can_be_required():
