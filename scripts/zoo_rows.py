@@ -4,7 +4,7 @@ import math
 from functools import cache
 from statistics import median
 
-from mtdinterp import explain
+from mtdinterp import explain, load_checkpoint
 from mtdinterp.algorithms.base import Variable
 from mtdinterp.checkpoints import Checkpoint
 from mtdinterp.interventions import interchange
@@ -12,6 +12,7 @@ from mtdinterp.registry import ALGORITHMS, ESTIMATORS
 from mtdinterp.training import HeldOut
 from mtdinterp.training.zoo import zoo_task
 from probes import identify_algorithm, recover_beta, recover_transition, trace_development
+from probes.recover_transition import TransitionRecovery
 
 Row = tuple[str, ...]
 READINGS = {
@@ -25,6 +26,9 @@ READINGS = {
 LAST_EVALUATIONS = 10
 """How many evaluations the median at the end of training is taken over."""
 NONE = "—"
+PAIRS = {64: 256, 512: 64, math.inf: 16}
+"""Pairs of sequences of an interchange, by the longest sequences that they are for. Time and memory
+grow with the square of the length."""
 
 BETA_HEADER = (
     "model",
@@ -59,16 +63,23 @@ def beta_row(name: str, checkpoint: Checkpoint) -> Row:
 TRANSITION_HEADER = ("model", "sequences", *READINGS.values(), "control")
 
 
+@cache
+def transition_of(name: str) -> TransitionRecovery:
+    """All readings of π; two tables show them."""
+    checkpoint = load_checkpoint(name)
+    return recover_transition(checkpoint.model, checkpoint.task)
+
+
 def variation_row(name: str, checkpoint: Checkpoint) -> Row:
     """Total variation of every reading of π, and of the control."""
-    found = recover_transition(checkpoint.model, checkpoint.task)
+    found = transition_of(name)
     cells = [f"{found.total_variation[reading]:.4f}" for reading in READINGS]
     return (name, str(found.n_sequences), *cells, f"{found.control_variation:.3f}")
 
 
 def divergence_row(name: str, checkpoint: Checkpoint) -> Row:
     """Row KL of every reading of π, and of the control."""
-    found = recover_transition(checkpoint.model, checkpoint.task)
+    found = transition_of(name)
     cells = [f"{found.row_kl[reading]:.4f}" for reading in READINGS]
     return (name, str(found.n_sequences), *cells, f"{found.control_kl:.3f}")
 
@@ -101,7 +112,7 @@ def interchange_row(name: str, checkpoint: Checkpoint) -> Row:
     """The interchange of every variable that the model's algorithm has."""
     model, task = checkpoint.model, checkpoint.task
     length = model.config.length
-    n_pairs = 256 if length <= 64 else 64
+    n_pairs = next(count for longest, count in PAIRS.items() if length <= longest)
     base = task.sample(n_pairs, length, seed=1).tokens
     source = task.sample(n_pairs, length, seed=2).tokens
     explanation = explain(model, task)
@@ -136,7 +147,8 @@ ZOO_HEADER = (
 def zoo_row(name: str, checkpoint: Checkpoint) -> Row:
     """The end of a model's training."""
     last = checkpoint.history[-1]
-    held_out = held_out_of(checkpoint.task.order, checkpoint.model.config.length)
+    task_seed = checkpoint.config["seeds"]["task"]
+    held_out = held_out_of(checkpoint.task.order, task_seed, checkpoint.model.config.length)
     ratios = [entry["ratio"] for entry in checkpoint.history[-LAST_EVALUATIONS:]]
     events = trace_development(checkpoint).events
     return (
@@ -156,9 +168,9 @@ def zoo_row(name: str, checkpoint: Checkpoint) -> Row:
 
 
 @cache
-def held_out_of(order: int, length: int) -> HeldOut:
-    """The held-out set of the zoo's task of an order, without the exact posterior mean."""
-    return HeldOut.prepare(zoo_task(order), length, bayes=False)
+def held_out_of(order: int, task_seed: int, length: int) -> HeldOut:
+    """The held-out set of one of the zoo's tasks, without the exact posterior mean."""
+    return HeldOut.prepare(zoo_task(order, task_seed), length, bayes=False)
 
 
 def _step(step: int | None) -> str:

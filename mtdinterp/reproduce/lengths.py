@@ -10,12 +10,12 @@ from mtdinterp.reproduce.methods import X_FACTORS, draw_methods, label_of, metho
 from mtdinterp.reproduce.models import available, say_ends, say_missing
 from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import (
+    SCORED_SEQUENCES,
     Scores,
     mirror_descent_name,
     model_kl,
     paper_scores,
     say_sequences,
-    scored_sequences,
 )
 from mtdinterp.style import style_of
 from mtdinterp.training.zoo import ENTRIES, TASK_SEED, Entry, zoo_task
@@ -87,7 +87,7 @@ def kl_against_length(
         context.announce(_described(size))
         some = [entry for entry in entries if Size.of(entry) == size]
         task = zoo_task(size.order, size.task)
-        data = context.data(task, size.length, scored_sequences(size.length))
+        data = context.data(task, size.length, SCORED_SEQUENCES)
         values = paper_scores(task, data, STEPS)
         for entry in some:
             values[_method(entry)] = model_kl(checkpoints[entry.name].model, data)

@@ -33,8 +33,8 @@ TUNING_TOKENS = 2**19
 """Tokens to tune a learning rate on. Few are enough: the optimum is flat, and long sequences tell
 more about it than short ones."""
 
-MOST_SEQUENCES, SCORED_TOKENS = 4096, 2**21
-"""Methods are scored on this many sequences, or on this many tokens if that is fewer sequences."""
+SCORED_SEQUENCES = 4096
+"""Methods are scored on this many sequences of every length."""
 
 Values = dict[str, Float64[Tensor, " batch"]]
 """KL(truth ‖ prediction) per sequence, by method."""
@@ -126,11 +126,6 @@ def tuned_rate(task: Task, length: int, steps: int = 1, seed: int = 0) -> TunedR
 def tuning_sequences(length: int) -> int:
     """How many sequences of a length constants are tuned on."""
     return min(5000, max(1000, TUNING_TOKENS // length))
-
-
-def scored_sequences(length: int) -> int:
-    """How many sequences of a length methods are scored on."""
-    return min(MOST_SEQUENCES, SCORED_TOKENS // length)
 
 
 def say_sequences(rows: Iterable[Mapping[str, Any]]) -> str:

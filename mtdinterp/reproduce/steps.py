@@ -13,12 +13,12 @@ from mtdinterp.reproduce.methods import draw_methods
 from mtdinterp.reproduce.models import available, say_ends, say_missing
 from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import (
+    SCORED_SEQUENCES,
     Scores,
     mirror_descent_name,
     model_kl,
     paper_scores,
     say_sequences,
-    scored_sequences,
     tuned_rate,
     tuning_sequences,
 )
@@ -68,7 +68,7 @@ def five_layers(
     rows: list[dict[str, Any]] = []
     for length in lengths:
         context.announce(f"m = {ORDER}, T = {length}")
-        data = context.data(task, length, scored_sequences(length))
+        data = context.data(task, length, SCORED_SEQUENCES)
         values = paper_scores(task, data, steps)
         # The one-step construction has three layers and belongs to another figure.
         del values["construction"]

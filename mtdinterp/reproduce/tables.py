@@ -11,7 +11,7 @@ from mtdinterp.reproduce.registry import register_figure
 from mtdinterp.reproduce.scores import FIGURE_TOLERANCE, TUNING_BETAS, tuned_rate
 from mtdinterp.style import FAINT, INK, style_of
 from mtdinterp.training.recipes import PAPER, Recipe, fast
-from mtdinterp.training.zoo import ENTRIES, TASK_SEED, VOCAB_SIZE, zoo_task
+from mtdinterp.training.zoo import ENTRIES, VOCAB_SIZE, Entry, zoo_task
 
 ORDERS = (3, 4, 5)
 DRAWN = 4
@@ -206,6 +206,7 @@ def _parameter_rows() -> list[dict[str, str]]:
     orders = sorted({entry.order for entry in trained})
     lengths = [entry.length for entry in trained]
     layers = sorted({entry.layers for entry in trained})
+    task_seeds = sorted({entry.task_seed for entry in trained})
     prior = f"Dirichlet({zoo_task(3).concentration:g})"
     grid = f"β {TUNING_BETAS[0]:g} to {TUNING_BETAS[-1]:g}, then golden section"
     rows = [
@@ -215,7 +216,7 @@ def _parameter_rows() -> list[dict[str, str]]:
             "data", "length T of trained models", "64 to 1984", f"{min(lengths)} to {max(lengths)}"
         ),
         _row("data", "prior of the weights", "Dirichlet(1)", prior),
-        _row("data", "rows of π", "Dirichlet(1)", f"Dirichlet(1), seed {TASK_SEED}"),
+        _row("data", "rows of π", "Dirichlet(1)", f"Dirichlet(1), seeds {_listed(task_seeds)}"),
         _row("mirror descent", "search for the rate", "η 1e-05 to 0.1, 1000 points", grid),
         _row("mirror descent", "tuned against", "truth (text), Bayes (appendix)", "truth"),
         _row("construction", "δ", "100", "100"),
@@ -235,6 +236,7 @@ def _parameter_rows() -> list[dict[str, str]]:
     rows += _recipe_rows("disentangled", fast())
     rows += _recipe_rows("five layers", fast(n_layers=5))
     rows += _recipe_rows("standard", fast("standard"))
+    rows += _growing_rows(entry for entry in trained if entry.grown_from is not None)
     return rows
 
 
@@ -254,6 +256,18 @@ def _recipe_rows(component: str, recipe: Recipe) -> list[dict[str, str]]:
         _row(component, "Adam decay rates", "not stated", f"{first_decay:g}, {second_decay:g}"),
         _row(component, "initialisation", "not stated", recipe.initialisation),
         _row(component, "batch, steps", _batch_and_steps(PAPER), _batch_and_steps(recipe)),
+    ]
+
+
+def _growing_rows(entries: Iterable[Entry]) -> list[dict[str, str]]:
+    """How models are trained that start from the weights of a shorter one."""
+    recipes = [entry.full_recipe for entry in entries]
+    batches = sorted({recipe.batch_size for recipe in recipes})
+    steps = sorted({recipe.steps for recipe in recipes})
+    trained = f"{batches[0]} to {batches[-1]}, {steps[0]:,} to {steps[-1]:,}"
+    return [
+        _row("grown models", "initialisation", "not stated", "weights of a shorter model"),
+        _row("grown models", "batch, steps", _batch_and_steps(PAPER), trained),
     ]
 
 

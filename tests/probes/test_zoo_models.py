@@ -5,11 +5,14 @@ from statistics import median
 import pytest
 
 from mtdinterp import load_checkpoint
-from mtdinterp.checkpoint_files import zoo_names
+from mtdinterp.checkpoint_files import ZOO, read_config, zoo_names
 from probes import identify_algorithm, recover_beta, recover_transition, trace_development
 
-SHORT = [name for name in zoo_names() if "T64" in name and "paper" not in name]
-LONG = [name for name in zoo_names() if "T64" not in name and "paper" not in name]
+USUAL = [name for name in zoo_names() if "paper" not in name]
+LENGTHS = {name: read_config(ZOO / name)["model"]["length"] for name in USUAL}
+SHORT = [name for name in USUAL if LENGTHS[name] == 64]
+LONG = [name for name in USUAL if 64 < LENGTHS[name] <= 256]
+LONGEST = [name for name in USUAL if LENGTHS[name] > 256]
 
 
 def beta_is_near_the_optimum(name):
@@ -30,6 +33,12 @@ def test_beta_is_near_the_optimum(name):
 @pytest.mark.promise
 @pytest.mark.parametrize("name", LONG)
 def test_beta_is_near_the_optimum_on_long_sequences(name):
+    beta_is_near_the_optimum(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONGEST)
+def test_beta_is_near_the_optimum_on_the_longest_sequences(name):
     beta_is_near_the_optimum(name)
 
 
