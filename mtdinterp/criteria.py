@@ -119,6 +119,16 @@ CLEARLY_WORSE = 1.2
 factor. The zoo's models of the fast recipe have at most 1.11, and those of the paper's recipe, on
 the wrong branch or still improving, at least 1.26."""
 
+# Programs -----------------------------------------------------------------------------------------
+
+DECOMPILED = 5e-5
+"""A program is the model if KL(model ‖ program) is at most this …"""
+DECOMPILED_SHARE = 0.1
+"""… and at most this share of KL(model ‖ one-step mirror descent)."""
+OUTPUT_FLOOR = 1e-6
+"""Outputs of models and programs are clipped here before they are compared: both may be slightly
+negative where the truth is zero, and no KL should be decided by how negative."""
+
 # Interventions ------------------------------------------------------------------------------------
 
 USED_R2 = 0.9
