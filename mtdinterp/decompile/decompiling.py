@@ -11,9 +11,8 @@ from mtdinterp.criteria import DECOMPILED, DECOMPILED_SHARE, OUTPUT_FLOOR
 from mtdinterp.decompile.constants import Weights, means_of
 from mtdinterp.decompile.program import Program, program_of
 from mtdinterp.decompile.terms import BASE, NAMES, TERMS, without
-from mtdinterp.errors import CannotCompute, NotApplicable
-from mtdinterp.estimators.exact_bayes import posterior_mean_of
-from mtdinterp.evidence import Evidence
+from mtdinterp.errors import NotApplicable
+from mtdinterp.estimators.expected_truth import expected_truth
 from mtdinterp.formatting import counted, listed
 from mtdinterp.metrics import Estimate, kl_divergence, mean_stderr, to_distribution
 from mtdinterp.models.lens import LensTransformer
@@ -22,14 +21,12 @@ from mtdinterp.readings.concatenated import as_concatenated
 from mtdinterp.readings.predictions import predictions_of
 from mtdinterp.registry import ESTIMATORS
 from mtdinterp.results import Result
-from mtdinterp.tasks.base import Sample, Task
+from mtdinterp.tasks.base import Task
 
 MEAN_SEED = 47
 """First part of the seed of the sequences that means are taken over, which no effect is measured
 on."""
 MEAN_SEQUENCES = 512
-BAYES_TOLERANCE = 1e-6
-"""Of the posterior mean's weights."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,7 @@ def decompile(
     means = means_of(weights, task.sample(MEAN_SEQUENCES, length, [MEAN_SEED, seed]).tokens)
     data = task.sample(n_sequences, length, seed)
     evidence = task.evidence(data.tokens)
-    expected = _expected_truth(evidence, data)
+    expected = expected_truth(evidence, data.next_probs)
     raw = predictions_of(model, data.tokens)
     predicted = to_distribution(raw, OUTPUT_FLOOR)
     known: dict[tuple[str, ...], _Scored] = {}
@@ -242,19 +239,6 @@ def _check_applicable(model: LensTransformer, task: Task) -> None:
         raise NotApplicable("decompiling needs a model whose output is linear, not a softmax")
     if list(task.read_offsets) != list(range(task.n_components)):
         raise NotApplicable("decompiling needs a task whose components are the last tokens")
-
-
-def _expected_truth(evidence: Evidence, data: Sample) -> Float64[Tensor, "batch vocab"]:
-    """The mean of the true next-token distribution, given a sequence: the Bayes prediction.
-
-    KL(truth ‖ p) differs between two programs p by a term that is linear in the truth, so the mean
-    difference is the same with the truth's mean given the sequence, and its standard error is far
-    smaller. Where the posterior cannot be computed exactly, the truth itself is used.
-    """
-    try:
-        return evidence.predict(posterior_mean_of(evidence, BAYES_TOLERANCE))
-    except CannotCompute:
-        return data.next_probs
 
 
 def _effects(score: Score, short: tuple[str, ...]) -> Iterable[TermEffect]:
