@@ -1,7 +1,7 @@
 """The terms of a model's program, each with what it adds, and which of them matter."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -64,7 +64,7 @@ class Decompilation(Result):
     one_step_kl: float
     """KL(model ‖ one-step mirror descent) with the β nearest to the predictions."""
     n_constants: int
-    source: str
+    source: str = field(repr=False)
     """The program with all terms: NumPy code that defines `predict(tokens)`."""
     code: str
     """The same without its constants."""
@@ -76,7 +76,7 @@ class Decompilation(Result):
     """How much higher the short program's KL to the truth is than the whole program's."""
     short_truth_stderr: float
     short_n_constants: int
-    short_source: str
+    short_source: str = field(repr=False)
     short_code: str
     truth_kl: float
     """KL(truth ‖ model), for comparison."""
