@@ -10,13 +10,21 @@ from mtdinterp.construction.base import Implementation, LayerRole, implementatio
 from mtdinterp.construction.one_step_disentangled import one_step
 from mtdinterp.construction.one_step_standard import one_step_standard
 from mtdinterp.construction.two_step_disentangled import two_step
+from mtdinterp.construction.varied_one_step import (
+    leaky_lag_mass,
+    leaky_one_step,
+    token_weighted_one_step,
+)
 
 __all__ = [
     "Implementation",
     "LayerRole",
     "implementation_for",
+    "leaky_lag_mass",
+    "leaky_one_step",
     "one_step",
     "one_step_standard",
+    "token_weighted_one_step",
     "tune_two_step",
     "two_step",
 ]
