@@ -240,7 +240,10 @@ class EffectiveAttention(Result):
             )
         return (
             Claim(
-                claim="Every position but the last few counts the same for the last layer",
+                claim=(
+                    "Positions count the same for the last layer, within "
+                    f"{FLAT_ATTENTION:.0%}, but for the last eighth"
+                ),
                 status=status,
                 evidence=(
                     "Largest deviation of the effective attention from its mean, over the first "

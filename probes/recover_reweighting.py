@@ -254,7 +254,10 @@ class ReweightingRecovery(Result):
             )
         return (
             Claim(
-                claim="A layer re-weights positions by how badly an average explains them",
+                claim=(
+                    "A layer re-weights positions by how badly an average explains them (R² ≥ "
+                    f"{REWEIGHTS_R2:g})"
+                ),
                 status=decide(self.kind not in ("none", "other")),
                 evidence="Largest score -a·(I - 11ᵀ/m) of a block about the weights with γ",
                 number=number,

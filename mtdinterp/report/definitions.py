@@ -121,9 +121,9 @@ DEFINITIONS = {
         "layer 2's copy of that block, and so on."
     ),
     "lag mass, effective attention": (
-        "The lag mass of a position is layer 1's attention on its lags. Times the weight that layer "
-        "2 gives to the position, it is the position's effective attention: how much it counts for "
-        "the last layer. Deeper models have one such product for every path."
+        "The lag mass of a position is layer 1's attention on its lags. Times the weight that "
+        "layer 2 gives to the position, it is the position's effective attention: how much it "
+        "counts for the last layer. Deeper models have one such product for every path."
     ),
     "lag space": (
         "What a stream block with a lag code holds, written as one number per lag. Scores between "

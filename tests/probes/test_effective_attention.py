@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from architectures.toy_architecture import Positional
 from probes_models import two_heads
 
 from mtdinterp import MTDTask, load_checkpoint
@@ -25,7 +26,7 @@ from mtdinterp.pages.blocks import Bars, Lines, Table
 from mtdinterp.pages.pictures import png
 from mtdinterp.readings.effective import token_weights, weights_along
 from mtdinterp.tasks.lag_specific import LagSpecificMTDTask
-from probes import effective_attention
+from probes import effective_attention, recover_reweighting
 
 LENGTH, ORDER, BETA = 40, 3, 12.0
 TASK = MTDTask.random(5, ORDER, seed=0)
@@ -208,6 +209,16 @@ def test_where_it_makes_no_sense_it_says_so():
     short = one_step(TASK.transition, ORDER, 10, BETA)
     with pytest.raises(NotApplicable, match=r"at least 8 positions with evidence, .* have 7"):
         effective_attention(short, TASK, n_sequences=64)
+
+
+def test_without_a_folded_form_the_reads_are_not_computed():
+    model = Positional().new_model(5, LENGTH, n_layers=4)
+    found = effective_attention(model, TASK, TOKENS)
+    assert found.together is None
+    assert all(math.isnan(path.read) for path in found.paths)
+    assert "Reads of the last layer: not computed: The positional architecture" in found.summary()
+    with pytest.raises(NotApplicable, match="The positional architecture has no folded form"):
+        recover_reweighting(model, TASK, TOKENS)
 
 
 def test_the_result_has_pictures_and_a_table(trained):
