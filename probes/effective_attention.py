@@ -22,7 +22,7 @@ from mtdinterp.checks import ArrayLike
 from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import CLEAR_R2, FLAT_ATTENTION
 from mtdinterp.errors import NotApplicable
-from mtdinterp.formatting import counted, fixed, listed, with_error
+from mtdinterp.formatting import MISSING, counted, fixed, listed, with_error
 from mtdinterp.metrics import total_variation
 from mtdinterp.models.attention import attention_by_offset
 from mtdinterp.models.lens import LensTransformer
@@ -69,9 +69,14 @@ class Profile:
     def text(self) -> str:
         """The values from first to last, and the flatness."""
         shown = " ".join(fixed(value) for value in self.values)
+        return f"{shown}; flatness {self.flatness_text()}"
+
+    def flatness_text(self) -> str:
+        """The flatness with its interval; a dash if the first seven eighths count nothing."""
         low, high = self.interval
-        ends = f"{fixed(low, 3)} to {fixed(high, 3)}"
-        return f"{shown}; flatness {fixed(self.flatness, 3)} ({ends})"
+        if not math.isfinite(self.flatness):
+            return MISSING
+        return f"{fixed(self.flatness, 3)} ({fixed(low, 3)} to {fixed(high, 3)})"
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,7 @@ class EffectiveAttention(Result):
                     "Largest deviation of the effective attention from its mean, over the first "
                     "seven eighths of the positions"
                 ),
-                number=f"{fixed(self.flatness, 3)} ({fixed(low, 3)} to {fixed(high, 3)})",
+                number=self.main.profile.flatness_text(),
                 threshold=f"≤ {FLAT_ATTENTION:g}",
                 control=(
                     f"layer 1 alone {self.layer_1.flatness:.3f}, layer 2 alone "
@@ -267,14 +272,13 @@ class EffectiveAttention(Result):
             blocks.append(self._token_chart())
         rows = []
         for path in self._shown_paths():
-            low, high = path.profile.interval
-            read = "—"
+            read = MISSING
             if math.isfinite(path.read):
                 read = f"{fixed(path.read, 1)} ({fixed(path.read_r2)})"
             rows.append(
                 (
                     path.name,
-                    f"{fixed(path.profile.flatness, 3)} ({fixed(low, 3)} to {fixed(high, 3)})",
+                    path.profile.flatness_text(),
                     with_error(path.last, path.last_stderr),
                     fixed(path.total, 3),
                     read,
@@ -302,7 +306,7 @@ class EffectiveAttention(Result):
             lines.append(Line(key, label, tuple(zip(middles, values, strict=True))))
         for path in self.paths:
             # Longer chains are in the table: seven lines hide each other.
-            if len(path.layers) == 3 and path is not self.main:
+            if path.is_read and len(path.layers) == 3 and path is not self.main:
                 points = tuple(zip(middles, path.profile.values, strict=True))
                 key = f"series_{path.layers[1]}"
                 lines.append(Line(key, f"effective attention, {path.name}", points))

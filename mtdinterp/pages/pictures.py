@@ -81,7 +81,7 @@ def _size(block: Picture) -> tuple[float, float]:
     if isinstance(block, Matrices):
         return 2.3 * len(block.panels), 2.9
     if block.square:
-        return MAPS_WIDTH, 4.0
+        return MAPS_WIDTH, 4.4
     heights = [0.45 + 0.17 * len(panel.row_names) for panel in block.panels]
     return MAPS_WIDTH, 0.9 + sum(heights)
 

@@ -81,6 +81,8 @@ def test_a_leak_that_layer_2_makes_up_for_does_not_show(architecture):
     assert found.layer_2.flatness > 0.2
     assert found.layer_1.values == pytest.approx(eighths(mass.mean(0)), abs=EXACT)
     assert found.layer_2.values == pytest.approx(eighths(1 / mass.mean(0)), abs=EXACT)
+    # Layer 1 is γ times the lag mass, so all that it lacks is off the lags.
+    assert found.distances["layer 1"] == pytest.approx(1 - mass.mean().item(), abs=EXACT)
     size = 1 / (1 / mass.mean(0)).mean().item()
     assert found.main.total == pytest.approx(size, abs=EXACT)
     assert found.main.read == pytest.approx(BETA / size, rel=EXACT)
