@@ -12,6 +12,11 @@ from mtdinterp.construction.k_steps_disentangled import k_step
 from mtdinterp.construction.one_step_disentangled import one_step
 from mtdinterp.construction.one_step_standard import one_step_standard
 from mtdinterp.construction.two_step_disentangled import two_step
+from mtdinterp.construction.varied_one_step import (
+    leaky_lag_mass,
+    leaky_one_step,
+    token_weighted_one_step,
+)
 
 __all__ = [
     "Implementation",
@@ -19,8 +24,11 @@ __all__ = [
     "LayerRole",
     "implementation_for",
     "k_step",
+    "leaky_lag_mass",
+    "leaky_one_step",
     "one_step",
     "one_step_standard",
+    "token_weighted_one_step",
     "tune_k_step",
     "tune_two_step",
     "two_step",

@@ -1,4 +1,4 @@
-"""The interventions of a report: interchanges, steering, transplants, sweep, circuit and program."""
+"""The interventions of a report, from interchanges to the circuit and the program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
