@@ -10,7 +10,7 @@ from mtdinterp.checks import check_count
 from mtdinterp.criteria import DECOMPILED, DECOMPILED_SHARE, OUTPUT_FLOOR
 from mtdinterp.decompile.constants import Weights, means_of
 from mtdinterp.decompile.program import Program, program_of
-from mtdinterp.decompile.terms import BASE, NAMES, TERMS, without
+from mtdinterp.decompile.terms import BASE, NAMES, TERM, without
 from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.expected_truth import expected_truth
 from mtdinterp.formatting import counted, listed
@@ -27,6 +27,10 @@ MEAN_SEED = 47
 """First part of the seed of the sequences that means are taken over, which no effect is measured
 on."""
 MEAN_SEQUENCES = 512
+
+
+SAME = 1e-9
+"""Predictions closer than this are the same."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Decompilation(Result):
     """A model as a program of named terms."""
 
     terms: tuple[TermEffect, ...]
-    """In the order in which they are added."""
+    """Those that the model has, in the order in which they are added."""
     kl: float
     """KL(model ‖ program) with all terms."""
     kl_stderr: float
@@ -149,6 +153,7 @@ class _Scored:
     """A program and its KLs per sequence."""
 
     program: Program
+    output: Float64[Tensor, "batch vocab"]
     kl: Float64[Tensor, " batch"]
     """KL(model ‖ program)."""
     truth: Float64[Tensor, " batch"]
@@ -199,14 +204,15 @@ def decompile(
             program = program_of(weights, means, terms)
             output = to_distribution(program.predict(data.tokens), OUTPUT_FLOOR)
             kl, truth = kl_divergence(predicted, output), kl_divergence(expected, output)
-            known[terms] = _Scored(program, kl, truth)
+            known[terms] = _Scored(program, output, kl, truth)
         return known[terms]
 
-    whole = score(NAMES)
-    short = score(_short(score))
+    present = _present(score)
+    whole = score(present)
+    short = score(_short(score, present))
     one_step = ESTIMATORS["one_step"].fit(evidence, raw)
     return Decompilation(
-        terms=tuple(_effects(score, short.program.terms)),
+        terms=tuple(_effects(score, present, short.program.terms)),
         kl=_mean(whole.kl).value,
         kl_stderr=_mean(whole.kl).stderr,
         one_step_kl=one_step.divergence,
@@ -241,14 +247,28 @@ def _check_applicable(model: LensTransformer, task: Task) -> None:
         raise NotApplicable("decompiling needs a task whose components are the last tokens")
 
 
-def _effects(score: Score, short: tuple[str, ...]) -> Iterable[TermEffect]:
+def _present(score: Score) -> tuple[str, ...]:
+    """The terms that the model has: without any other one, the program predicts the same."""
+    present = NAMES
+    for name in reversed(NAMES):
+        if name in BASE:
+            continue
+        fewer = without(name, present)
+        change = score(fewer).output - score(present).output
+        if change.abs().max() <= SAME:
+            present = fewer
+    return present
+
+
+def _effects(score: Score, names: tuple[str, ...], short: tuple[str, ...]) -> Iterable[TermEffect]:
     """What each term adds, in their order, and what the whole lacks without it."""
-    whole = score(NAMES)
+    whole = score(names)
     before: _Scored | None = None
-    for count, term in enumerate(TERMS, start=1):
-        after = score(NAMES[:count])
+    for count, name in enumerate(names, start=1):
+        term = TERM[name]
+        after = score(names[:count])
         truth = _mean(after.truth) if before is None else after.over(before)
-        lacks = None if term.name in BASE else score(without(term.name, NAMES)).over(whole)
+        lacks = None if name in BASE else score(without(name, names)).over(whole)
         kl = _mean(after.kl)
         earlier = 0 if before is None else before.program.n_constants
         yield TermEffect(
@@ -266,16 +286,16 @@ def _effects(score: Score, short: tuple[str, ...]) -> Iterable[TermEffect]:
         before = after
 
 
-def _short(score: Score) -> tuple[str, ...]:
+def _short(score: Score, names: tuple[str, ...]) -> tuple[str, ...]:
     """The terms that remain when all that do nothing for the truth are left out.
 
     From the last term to the first, each is left out if the KL to the truth is then not higher than
     the whole program's by more than two standard errors. Terms cancel, so several together may
     matter where none does alone; therefore each is judged without those that are already left out.
     """
-    whole = score(NAMES)
-    kept = NAMES
-    for name in reversed(NAMES):
+    whole = score(names)
+    kept = names
+    for name in reversed(names):
         if name in BASE or name not in kept:
             continue
         rise = score(without(name, kept)).over(whole)

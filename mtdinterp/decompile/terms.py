@@ -36,7 +36,8 @@ TERMS = (
     Term("tokens", "layer 3's reads of token averages and of layer 2's offsets"),
     Term("rest", "everything else that the output reads"),
 )
-NAMES = tuple(term.name for term in TERMS)
+TERM = {term.name: term for term in TERMS}
+NAMES = tuple(TERM)
 BASE = ("output", "step")
 """Without these there is no program to speak of."""
 
