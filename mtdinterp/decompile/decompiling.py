@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import check_count
 from mtdinterp.criteria import DECOMPILED, DECOMPILED_SHARE, OUTPUT_FLOOR
 from mtdinterp.decompile.constants import Weights, means_of
-from mtdinterp.decompile.program import Program, program_of
+from mtdinterp.decompile.program import Program, program_of, run_source
 from mtdinterp.decompile.terms import BASE, NAMES, TERM, without
 from mtdinterp.errors import NotApplicable
 from mtdinterp.estimators.expected_truth import expected_truth
@@ -94,6 +94,10 @@ class Decompilation(Result):
     def complete(self) -> bool:
         """Whether the program is the model, up to little."""
         return self.kl <= DECOMPILED and self.kl <= DECOMPILED_SHARE * self.one_step_kl
+
+    def predict(self, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch vocab"]:
+        """What the program with all terms predicts after each sequence."""
+        return run_source(self.source, tokens)
 
     def summary(self) -> str:
         lines = [

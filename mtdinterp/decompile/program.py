@@ -65,6 +65,11 @@ def program_of(weights: Weights, means: Means, terms: tuple[str, ...]) -> Progra
     return Program(terms, code, {name: constants[name] for name in used})
 
 
+def run_source(source: str, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch vocab"]:
+    """Run a program that was written as a file."""
+    return _run(source, {}, tokens)
+
+
 def _run(
     code: str, constants: Constants, tokens: Int[Tensor, "batch pos"]
 ) -> Float64[Tensor, "batch column"]:

@@ -112,6 +112,7 @@ def test_the_source_predicts_what_was_measured(trained, found):
     expected = to_distribution(predictions_of(trained.model, tokens), OUTPUT_FLOOR)
     predicted = to_distribution(run(found.source, tokens), OUTPUT_FLOOR)
     assert kl_divergence(expected, predicted).mean().item() == pytest.approx(found.kl, rel=1e-9)
+    torch.testing.assert_close(found.predict(tokens), run(found.source, tokens))
     short = to_distribution(run(found.short_source, tokens), OUTPUT_FLOOR)
     assert kl_divergence(expected, short).mean().item() == pytest.approx(found.short_kl, rel=1e-9)
 
