@@ -119,9 +119,9 @@ def programs_page(names: Sequence[str]) -> str:
         _provenance(names),
         [
             "[The mechanism](../mechanism.md) explains programs. KL(model ‖ program) and "
-            f"KL(model ‖ one step) are over {PROGRAM_SEQUENCES:,} sequences (seed {PROGRAM_SEED}), with "
-            "outputs clipped at 1e-6. Terms are judged on fewer other sequences (seed 0). The last "
-            "column is how much higher the short program's KL to the truth is than the whole "
+            f"KL(model ‖ one step) are over {PROGRAM_SEQUENCES:,} sequences (seed {PROGRAM_SEED}), "
+            "with outputs clipped at 1e-6. Terms are judged on fewer other sequences (seed 0). The "
+            "last column is how much higher the short program's KL to the truth is than the whole "
             f"program's. Models of more than three layers, or longer than {PROGRAM_LENGTH}, are "
             "left out.",
             table(PROGRAM_HEADER, _rows(chosen, program_row)),
