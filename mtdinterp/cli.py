@@ -28,6 +28,10 @@ COMMANDS = {
         "mtdinterp.commands.probe",
         "find out which π, β and algorithm a model learned, and where they are represented",
     ),
+    "decompile": (
+        "mtdinterp.commands.decompile",
+        "write a model as a short program, and measure what each of its terms adds",
+    ),
     "patch": (
         "mtdinterp.commands.patch",
         "patch one activation of a model, or every activation in turn",

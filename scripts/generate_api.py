@@ -14,6 +14,7 @@ MODULES = (
     "mtdinterp.construction",
     "mtdinterp.training",
     "mtdinterp.interventions",
+    "mtdinterp.decompile",
     "mtdinterp.report",
     "mtdinterp.plugins",
     "mtdinterp.evidence",

@@ -16,15 +16,21 @@ from zoo_rows import (
     BETA_HEADER,
     LAST_EVALUATIONS,
     NONE,
+    PROGRAM_HEADER,
+    PROGRAM_LENGTH,
+    PROGRAM_SEED,
+    PROGRAM_SEQUENCES,
     READINGS,
     TRANSITION_HEADER,
     ZOO_HEADER,
     Row,
     algorithm_row,
     beta_row,
+    can_decompile,
     divergence_row,
     interchange_row,
     known_variables,
+    program_row,
     variation_row,
     zoo_row,
 )
@@ -105,6 +111,24 @@ def interventions_page(names: Sequence[str]) -> str:
     )
 
 
+def programs_page(names: Sequence[str]) -> str:
+    """Every model of three layers as a program."""
+    chosen = [name for name in names if can_decompile(name)]
+    return page(
+        "The programs of the zoo",
+        _provenance(names),
+        [
+            "[The mechanism](../mechanism.md) explains programs. KL(model ‖ program) and "
+            f"KL(model ‖ one step) are over {PROGRAM_SEQUENCES:,} sequences (seed {PROGRAM_SEED}), "
+            "with outputs clipped at 1e-6. Terms are judged on fewer other sequences (seed 0). The "
+            "last column is how much higher the short program's KL to the truth is than the whole "
+            f"program's. Models of more than three layers, or longer than {PROGRAM_LENGTH}, are "
+            "left out.",
+            table(PROGRAM_HEADER, _rows(chosen, program_row)),
+        ],
+    )
+
+
 def zoo_page(names: Sequence[str]) -> str:
     """How the training of every model ended, by its stored history."""
     return page(
@@ -125,6 +149,7 @@ PAGES: dict[str, Callable[[Sequence[str]], str]] = {
     "zoo": zoo_page,
     "probes": probes_page,
     "interventions": interventions_page,
+    "programs": programs_page,
 }
 """The pages by the names of their files."""
 

@@ -6,8 +6,13 @@ from statistics import median
 
 from mtdinterp import explain, load_checkpoint
 from mtdinterp.algorithms.base import Variable
+from mtdinterp.checkpoint_files import ZOO, read_config
 from mtdinterp.checkpoints import Checkpoint
+from mtdinterp.criteria import OUTPUT_FLOOR
+from mtdinterp.decompile import decompile
 from mtdinterp.interventions import interchange
+from mtdinterp.metrics import kl_divergence, mean_stderr, to_distribution
+from mtdinterp.readings import predictions_of
 from mtdinterp.registry import ALGORITHMS, ESTIMATORS
 from mtdinterp.training import HeldOut
 from mtdinterp.training.zoo import zoo_task
@@ -126,6 +131,54 @@ def interchange_row(name: str, checkpoint: Checkpoint) -> Row:
         controls = f"{found.control_r2:.2f}, {found.mismatched_r2:.2f}, {found.mean_r2:.2f}"
         cells.append(f"**{found.r2:.3f}** ± {found.r2_stderr:.3f} ({controls}) {found.site}")
     return (name, str(n_pairs), *cells)
+
+
+PROGRAM_HEADER = (
+    "model",
+    "sequences",
+    "KL(model ‖ program)",
+    "KL(model ‖ one step)",
+    "share",
+    "constants",
+    "terms that matter",
+    "their constants",
+    "KL to the truth without the others",
+)
+PROGRAM_LENGTH = 256
+"""Longer models are not decompiled: the effort grows with the square of the length."""
+PROGRAM_SEQUENCES, PROGRAM_SEED = 4096, 1
+JUDGED = {64: 1024, 128: 512, 256: 256}
+"""Sequences that terms are judged on, by length."""
+
+
+def can_decompile(name: str) -> bool:
+    """Whether a model of the zoo is decompiled."""
+    model = read_config(ZOO / name)["model"]
+    return model["n_layers"] == 3 and model["length"] <= PROGRAM_LENGTH
+
+
+def program_row(name: str, checkpoint: Checkpoint) -> Row:
+    """A model's program, how near it is to the model, and which of its terms matter."""
+    model, task = checkpoint.model, checkpoint.task
+    length = model.config.length
+    found = decompile(model, task, n_sequences=JUDGED[length])
+    tokens = task.sample(PROGRAM_SEQUENCES, length, PROGRAM_SEED).tokens
+    raw = predictions_of(model, tokens)
+    program = to_distribution(found.predict(tokens), OUTPUT_FLOOR)
+    values = kl_divergence(to_distribution(raw, OUTPUT_FLOOR), program)
+    kl = values.mean().item()
+    one_step = ESTIMATORS["one_step"].fit(task.evidence(tokens), raw).divergence
+    return (
+        name,
+        str(JUDGED[length]),
+        f"{kl:.1e} ± {mean_stderr(values):.0e}",
+        f"{one_step:.1e}",
+        f"{kl / one_step:.1%}",
+        f"{found.n_constants:,}",
+        ", ".join(found.short_terms),
+        f"{found.short_n_constants:,}",
+        f"{found.short_truth:+.1e} ± {found.short_truth_stderr:.0e}",
+    )
 
 
 ZOO_HEADER = (

@@ -39,6 +39,7 @@ LAYERS = (
     ("mtdinterp.readings",),
     ("mtdinterp.construction",),
     ("mtdinterp.explanation",),
+    ("mtdinterp.decompile",),
     ("mtdinterp.checkpoints",),
     ("mtdinterp.training",),
     ("mtdinterp.interventions",),

@@ -43,6 +43,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
         ["zoo", "--help"],
         ["construct", "--help"],
         ["probe", "--help"],
+        ["decompile", "--help"],
         ["patch", "--help"],
         ["report", "--help"],
         ["reproduce", "--help"],

@@ -2,18 +2,11 @@
 
 import torch
 
+from mtdinterp.algorithms.k_steps import KStepConstants
 from mtdinterp.algorithms.two_step import TwoStepConstants
 from mtdinterp.checks import ArrayLike, check_number
 from mtdinterp.construction.base import DELTA, Implementation, LayerRole, NamedSite
-from mtdinterp.construction.disentangled_layers import (
-    attend_to_lags,
-    blank_model,
-    finished,
-    mask_first_positions,
-    read_by_lag,
-    write_responsibilities,
-)
-from mtdinterp.construction.parts import check_mask, check_problem
+from mtdinterp.construction.k_steps_disentangled import k_step
 from mtdinterp.estimators.base import Constants
 from mtdinterp.models import DisentangledTransformer
 from mtdinterp.models.lens import LensTransformer
@@ -51,33 +44,11 @@ def two_step(
     Returns:
         The model.
     """
-    matrix, order, length, delta = check_problem(transition, order, length, delta)
     names = ("beta_first", "sharpness", "beta_mean", "beta_reweighted")
     values = (beta_first, sharpness, beta_mean, beta_reweighted)
-    beta_first, sharpness, beta_mean, beta_reweighted = map(check_number, names, values)
-    # Layer 4's scores lie between -a and 0 (above 0 for a < 0) and its mask is -δ.
-    check_mask(delta, abs(sharpness))
-    model = blank_model(matrix, order, length, n_layers=5)
-    with torch.no_grad():
-        write_responsibilities(model, matrix, order, delta)
-        mask_first_positions(model, 2, order, delta)
-        # Layer 3 attends with w¹ = softmax(β₁·Γ) and writes that attention into its lag block.
-        attend_to_lags(model, 3, order, delta)
-        read_by_lag(model, 3, "L2.L1.lag", order, beta_first)
-        model.attention[2].R_V[0, :order] = torch.eye(order, dtype=torch.float64)
-        # Layer 4: the last position's w¹ against every position's γ, falling with how well w¹
-        # explains it.
-        reads = model.streams[3]
-        model.attention[3].W_A[0, reads["L3.lag"], reads["L1.lag"]] = -sharpness * torch.eye(
-            order, dtype=torch.float64
-        )
-        mask_first_positions(model, 4, order, delta)
-        # Layer 5 mixes the plain and the re-weighted average.
-        attend_to_lags(model, 5, order, delta)
-        read_by_lag(model, 5, "L2.L1.lag", order, beta_mean)
-        read_by_lag(model, 5, "L4.L1.lag", order, beta_reweighted)
-        model.W_U[model.stream["L5.token"]] = matrix
-    return finished(model, dtype)
+    first, sharp, mean, reweighted = map(check_number, names, values)
+    constants = KStepConstants((sharp,), ((first,), (mean, reweighted)))
+    return k_step(transition, order, length, constants, delta, dtype)
 
 
 @register_implementation

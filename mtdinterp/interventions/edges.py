@@ -29,6 +29,7 @@ from mtdinterp.models.attention import (
     gather_values,
     position_scores,
 )
+from mtdinterp.readings.concatenated import as_concatenated
 
 
 @dataclass(frozen=True, order=True)
@@ -53,18 +54,20 @@ class Edge:
 
 
 def with_edges(model: LensTransformer) -> DisentangledTransformer:
-    """The model itself, if its computation is a sum over edges; raises NotApplicable otherwise."""
-    if not isinstance(model, DisentangledTransformer):
-        raise NotApplicable(
-            "model: circuits need a concatenated stream; in an additive stream, several layers "
-            "write to the same block, so their edges cannot be separated"
-        )
+    """The model as a sum over edges.
+
+    A standard transformer becomes the disentangled one with the same outputs, so that each of its
+    effective circuits is an edge.
+
+    Raises:
+        NotApplicable: if its computation is no such sum.
+    """
     if model.config.d_mlp:
         raise NotApplicable(
             "model: the hidden layer before the output mixes all blocks, so the output has no "
             "separate edges; circuits need a model without one"
         )
-    return model
+    return as_concatenated(model)
 
 
 def edges_of(model: DisentangledTransformer) -> list[Edge]:

@@ -81,7 +81,7 @@ def _size(block: Picture) -> tuple[float, float]:
     if isinstance(block, Matrices):
         return 2.3 * len(block.panels), 2.9
     if block.square:
-        return MAPS_WIDTH, 4.0
+        return MAPS_WIDTH, 4.4
     heights = [0.45 + 0.17 * len(panel.row_names) for panel in block.panels]
     return MAPS_WIDTH, 0.9 + sum(heights)
 
@@ -250,6 +250,8 @@ def _maps(block: Maps, figure: Any) -> None:
 
 def _map(axis: Any, block: Maps, panel: Map) -> Any:
     """Draw one heat map and return its image, for the colour bar."""
+    from matplotlib.ticker import MaxNLocator
+
     rows, columns = panel.values.shape
     left = panel.first_column - 0.5
     top = panel.first_row - 0.5
@@ -267,10 +269,13 @@ def _map(axis: Any, block: Maps, panel: Map) -> Any:
         down = [top + y for _, y in closed]
         axis.plot(across, down, color=OUTLINE, linewidth=1)
     axis.set_title(literal(panel.title), loc="left")
+    # Rows and columns are numbered, and a map of few cells must not get ticks between them.
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.row_names:
         axis.set_yticks(range(rows), map(literal, panel.row_names), fontsize=7)
         axis.tick_params(axis="y", length=0)
     else:
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_ylabel(literal(block.row_axis))
     return image
 

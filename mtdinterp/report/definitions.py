@@ -120,6 +120,19 @@ DEFINITIONS = {
         "Named blocks of the stream. L1.lag is the lag code that layer 1 writes, L2.L1.lag is "
         "layer 2's copy of that block, and so on."
     ),
+    "lag mass, effective attention": (
+        "The lag mass of a position is layer 1's attention on its lags. Times the weight that "
+        "layer 2 gives to the position, it is the position's effective attention: how much it "
+        "counts for the last layer. Deeper models have one such product for every path."
+    ),
+    "lag space": (
+        "What a stream block with a lag code holds, written as one number per lag. Scores between "
+        "two such blocks are matrices over lags."
+    ),
+    "re-weighting": (
+        "A layer averages γ again, with weights that fall with how well an average explains a "
+        "position: its content score is -a·(I - 11ᵀ/m) in lag space."
+    ),
     "selectivity": "Held-out R² of a linear probe minus the largest R² of its controls.",
     "plateau left, β appears, π appears": (
         "Training first stalls at the KL of uniform weights. It has left this plateau once two "
@@ -180,6 +193,9 @@ CODE = {
     "row KL": "mtdinterp.metrics.row_kl",
     "R²": "mtdinterp.metrics.r_squared",
     "L1.lag, L2.L1.lag, …": "mtdinterp.models.stream.Stream",
+    "lag mass, effective attention": "mtdinterp.readings.effective.weights_along",
+    "lag space": "mtdinterp.readings.lag_blocks.LagBlock",
+    "re-weighting": "probes.recover_reweighting.recover_reweighting",
     "selectivity": "probes.decode_latents.decode_latents",
     "plateau left, β appears, π appears": "probes.trace_development.trace_development",
     "patch sweep": "mtdinterp.interventions.sweep.patch_sweep",

@@ -96,6 +96,8 @@ def _evidence(entry: Findings, verdict: Verdict) -> dict[str, list[Block]]:
     if sweep is not None:
         sections["What a patch restores"] = sweep.blocks()
     sections["Does the model use what it represents?"] = _intervention_blocks(entry)
+    if "program" in entry.interventions:
+        sections["The model as a program"] = result_blocks(entry.interventions["program"])
     if entry.not_computed:
         reasons = tuple(f"{name}: {why}" for name, why in entry.not_computed.items())
         sections["Not computed"] = [Text(reasons)]

@@ -1,4 +1,4 @@
-"""The interventions of a report: interchanges, steering, transplants, patch sweep and circuit."""
+"""The interventions of a report, from interchanges to the circuit and the program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mtdinterp.decompile import decompile
 from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.explanation import Explanation
 from mtdinterp.interventions import (
@@ -28,7 +29,14 @@ SWEPT = 8
 CIRCUIT_FAITHFULNESS = 0.95
 CIRCUIT_LAYERS = 3
 """Deeper models have too many edges to search for a circuit in the time of a report."""
-QUICK_LEAVES_OUT = ("the interchanges", "the patch sweep", "the minimal circuit")
+PROGRAM_CELLS = 2**21
+"""Sequences times squared length on which a program is measured, as far as `PROGRAM_SEQUENCES`
+allow."""
+PROGRAM_SEQUENCES = (64, 512)
+"""The least and the most."""
+PROGRAM_LENGTH = 256
+"""Decompiling longer models takes longer than a report."""
+QUICK_LEAVES_OUT = ("the interchanges", "the patch sweep", "the minimal circuit", "the program")
 """What a quick report leaves out, in words: the interventions that take longest."""
 
 Run = Callable[[], Any]
@@ -38,7 +46,7 @@ Run = Callable[[], Any]
 def run_interventions(
     model: LensTransformer, task: Task, explanation: Explanation, seed: int, quick: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Interchanges, steering, transplants, the patch sweep and the circuit.
+    """Interchanges, steering, transplants, the patch sweep, the circuit and the program.
 
     Args:
         model: the model to intervene on.
@@ -115,8 +123,8 @@ class _Plan:
         return runs
 
     def searches(self) -> dict[str, Run]:
-        """The patch sweep and the search for a circuit."""
-        return {"sweep": self._sweep, "circuit": self._circuit}
+        """The patch sweep, the search for a circuit, and the program."""
+        return {"sweep": self._sweep, "circuit": self._circuit, "program": self._program}
 
     def _interchange(self, variable: str) -> Run:
         return lambda: interchange(
@@ -149,3 +157,14 @@ class _Plan:
             )
         some = self.base[: 32 if self.model.config.length <= 64 else 8]
         return minimal_circuit(self.model, some, CIRCUIT_FAITHFULNESS, explanation=self.explanation)
+
+    def _program(self) -> Any:
+        length = self.model.config.length
+        if length > PROGRAM_LENGTH:
+            raise NotApplicable(
+                f"reports decompile models up to T = {PROGRAM_LENGTH}; for longer ones, use "
+                "`mtdinterp decompile`"
+            )
+        least, most = PROGRAM_SEQUENCES
+        count = max(least, min(most, PROGRAM_CELLS // length**2))
+        return decompile(self.model, self.task, n_sequences=count, seed=self.seed)

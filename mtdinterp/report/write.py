@@ -113,4 +113,5 @@ def _intervention_numbers(entry: Findings) -> dict[str, Any]:
         "transplants": to_plain(transplants),
         "sweep": to_plain(found.get("sweep")),
         "circuit": to_plain(found.get("circuit")),
+        "program": to_plain(found.get("program")),
     }

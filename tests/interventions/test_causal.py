@@ -195,8 +195,9 @@ def test_all_edges_are_the_model_and_cutting_one_is_seen():
         ablate_edges(model, BASE[:16], [Edge(9, "lag", "lag")])
 
 
-def test_a_trained_models_circuit_is_the_constructions():
-    checkpoint = load_checkpoint("disentangled-m4-T64")
+@pytest.mark.parametrize("name", ["disentangled-m4-T64", "standard-m4-T64"])
+def test_a_trained_models_circuit_is_the_constructions(name):
+    checkpoint = load_checkpoint(name)
     found = minimal_circuit(
         checkpoint.model, checkpoint.task.sample(32, 64, seed=1).tokens, faithfulness=0.95
     )
@@ -212,14 +213,10 @@ def test_a_trained_models_circuit_is_the_constructions():
     assert len(found.edges) <= 10
 
 
-def test_an_additive_stream_has_no_edges():
-    with pytest.raises(ValueError, match="circuits need a concatenated stream"):
-        minimal_circuit(one_step_standard(TASK.transition, 3, LENGTH, BETA), BASE)
-
-
-def test_path_patching_moves_one_edge_and_what_follows():
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_path_patching_moves_one_edge_and_what_follows(build):
     """Γ reaches the answer by one edge alone: patching it is the algorithm with the source's Γ."""
-    model = one_step(TASK.transition, 3, LENGTH, BETA)
+    model = build(TASK.transition, 3, LENGTH, BETA)
     base, source = BASE[:16], SOURCE[:16]
     mean = mean_responsibilities(TASK.transition, source, 3)
     expected = predict_next(TASK.transition, base, (BETA * mean).softmax(-1))
