@@ -49,6 +49,7 @@ RESERVED = frozenset(
         "models",
         "name",
         "not_computed",
+        "program",
         "recipe",
         "seed",
         "seeds",
