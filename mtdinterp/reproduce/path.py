@@ -101,9 +101,8 @@ def _rows(
     context: Context, task: Task, length: int, strengths: Sequence[float], steps: Sequence[int]
 ) -> list[dict[str, Any]]:
     """The KL of every point, and the distance of its weights to the nearest ones of the path."""
-    n_sequences = context.count(N_SEQUENCES)
-    data = context.data(task, length)
-    evidence = task.evidence(data.tokens[:n_sequences])
+    data = context.data(task, length, N_SEQUENCES)
+    evidence = task.evidence(data.tokens)
     weights = _weights(evidence, strengths, steps)
     kl = {point: weights_kl(evidence, data, found) for point, found in weights.items()}
     path = _finer(torch.stack([weights["entropic", strength] for strength in strengths]))
@@ -123,7 +122,7 @@ def _rows(
             "over_bayes": ratio.value,
             "over_bayes_stderr": ratio.stderr,
             "total_variation_to_path": off_path,
-            "sequences": n_sequences,
+            "sequences": len(data.tokens),
         }
         rows.append(row)
     return rows
