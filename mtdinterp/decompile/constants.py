@@ -141,9 +141,6 @@ def constants_of(weights: Weights, means: Means, terms: Collection[str]) -> Cons
     shown = slice(0, weights.length if "outside" in terms else weights.n_lags)
     reads, content = weights.reads[2][shown], weights.scores[2]
     third = stream["L3.token"].start
-    # What layer 2 averages at other positions is nearly what it averages at the last one.
-    by_last = weights.output[:last].clone()
-    by_last[first:] += weights.output[third + first : third + last]
     asked = means.first_last @ weights.scores[1]
     tensors = {
         "PAIRS": weights.scores[0],
@@ -164,14 +161,16 @@ def constants_of(weights: Weights, means: Means, terms: Collection[str]) -> Cons
         "READS_OTHER": reads[:, weights.other_reads],
         "CONTENT_3_TOKEN": content[:, :vocab],
         "CONTENT_3_GATHERED": content[:, vocab:first],
+        "CONTENT_3_SECOND": content[:, first:],
         "OUTPUT": weights.output[stream["L3.token"]],
         "OUTPUT_BIAS": torch.zeros(vocab).double() if "rest" in terms else means.output,
-        "OUTPUT_LAST": by_last,
+        "OUTPUT_LAST": weights.output[:last],
+        "OUTPUT_SECOND": weights.output[third + first : third + last],
         "OUTPUT_GATHERED": weights.output[third + vocab : third + first],
         "OUTPUT_OFFSETS": (weights.codes[2] @ weights.output[stream["L3.lag"]])[shown],
         "BIAS": means.scores[shown],
     }
-    numbers = {"VOCAB": vocab, "LAGS": weights.n_lags, "BETA": weights.beta}
+    numbers = {"VOCAB": vocab, "LAGS": weights.n_lags, "FIRST": first, "BETA": weights.beta}
     columns = {"AVERAGED": stream["L2.L1.lag"], "OWN": stream["L1.lag"]}
     return {**numbers, **columns, **{name: np.asarray(value) for name, value in tensors.items()}}
 

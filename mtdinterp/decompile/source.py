@@ -134,6 +134,21 @@ def predict(tokens):
 """,
         needs_one=("tokens", "content", "gathered", "rest"),
     ),
+    Lines(
+        """    second = [last[:, FIRST:]]
+    for offset in range(1, LAGS):
+        seen = length - offset
+        asks = first[:, seen - 1]
+        scores = (asks @ READS_2[:seen].T)[:, ::-1]
+        scores += (first[:, :seen] @ (asks @ CONTENT_2)[:, :, None])[..., 0]
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        average = (weights[:, None] @ first[:, :seen])[:, 0]
+        second.append(np.concatenate([average, weights[:, ::-1] @ CODES_2[:seen]], -1))
+    second = np.stack(second, 1)
+""",
+        needs=("earlier",),
+    ),
     Lines("\n    # Layer 3: the last position attends to the lags of the next token.\n"),
     Lines("    scores = np.tile(BIAS, (batch, 1))\n"),
     Lines(
@@ -153,6 +168,10 @@ def predict(tokens):
         "    scores += (near[..., VOCAB:] @ (last @ CONTENT_3_GATHERED)[:, :, None])[..., 0]\n",
         needs=("gathered",),
     ),
+    Lines(
+        "    scores[:, :LAGS] += (second @ (last @ CONTENT_3_SECOND)[:, :, None])[..., 0]\n",
+        needs=("earlier",),
+    ),
 )
 """The program up to the scores of layer 3."""
 
@@ -170,6 +189,13 @@ OUTPUT = (
     output += weights @ OUTPUT_OFFSETS
 """,
         needs=("rest",),
+    ),
+    Lines("    output += last[:, FIRST:] @ OUTPUT_SECOND\n", needs=("rest",), without=("earlier",)),
+    Lines(
+        """    output += (weights[:, None, :LAGS] @ second)[:, 0] @ OUTPUT_SECOND
+    output += weights[:, LAGS:].sum(1)[:, None] * (last[:, FIRST:] @ OUTPUT_SECOND)
+""",
+        needs=("rest", "earlier"),
     ),
     Lines("    return output\n"),
 )
