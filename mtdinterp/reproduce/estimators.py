@@ -67,9 +67,8 @@ def estimators(context: Context, lengths: Sequence[int] = LENGTHS) -> Reproducti
 
 def _rows(context: Context, task: Task, length: int) -> tuple[list[dict[str, Any]], list[str]]:
     """One row per estimator, and a sentence for each that has no result or no clear optimum."""
-    data = context.data(task, length)
-    some = context.count(min(N_SEQUENCES, len(data.tokens)))
-    evidence = task.evidence(data.tokens[:some])
+    data = context.data(task, length, N_SEQUENCES)
+    evidence = task.evidence(data.tokens)
     values: Values = {}
     tuned: dict[str, Constants] = {}
     notes = []
