@@ -123,7 +123,7 @@ def test_help_shows_an_example_without_importing_torch(arguments):
         (["probe", "disentangled-m4-T65"], "did you mean the zoo's disentangled-m4-T64?"),
         (
             ["probe", "disentangled-m4-T64", "--probe", "beta"],
-            "recover_beta, recover_transition",
+            "recover_beta, recover_reweighting",
         ),
         (["patch", "disentangled-m4-T64"], "One of the arguments --hook --sweep is required"),
         (["patch", "nowhere", "--sweep", "block"], "nowhere: no such checkpoint directory"),
