@@ -141,9 +141,12 @@ recipe, on the wrong branch or still improving, at least 1.26."""
 # Programs -----------------------------------------------------------------------------------------
 
 DECOMPILED = 5e-5
-"""A program is the model if KL(model ‖ program) is at most this …"""
+"""A program reproduces its model closely if KL(model ‖ program) is at most this."""
 DECOMPILED_SHARE = 0.1
-"""… and at most this share of KL(model ‖ one-step mirror descent)."""
+"""It must also be at most this share of KL(model ‖ one-step mirror descent), itself small."""
+SMALL_RISE = 0.01
+"""A term is left out of the short program if the KL to the truth rises by less than this share of
+the model's, even two standard errors up."""
 OUTPUT_FLOOR = 1e-6
 """Outputs of models and programs are clipped here before they are compared: both may be slightly
 negative where the truth is zero, and no KL should be decided by how negative."""

@@ -34,6 +34,10 @@ class Weights:
         self.reads = [_double(layer.R_A[0]) for layer in model.attention]
         self.codes = [_double(layer.R_V[0]) for layer in model.attention]
         self.output = _double(model.W_U)
+        # Softmax does not change if all scores of a query fall by the same number; without their
+        # largest, none can overflow.
+        largest = self.scores[0].max(1).values + self.reads[0].max(0).values
+        self.scores[0] = self.scores[0] - largest[:, None]
         self.lag_codes = self.codes[0][1 : n_lags + 1]
         self.decode = torch.linalg.pinv(self.lag_codes)
         """From what layer 1 writes to the share of each lag."""
@@ -163,16 +167,17 @@ def constants_of(weights: Weights, means: Means, terms: Collection[str]) -> Cons
         "CONTENT_3_GATHERED": content[:, vocab:first],
         "CONTENT_3_SECOND": content[:, first:],
         "OUTPUT": weights.output[stream["L3.token"]],
-        "OUTPUT_BIAS": torch.zeros(vocab).double() if "rest" in terms else means.output,
+        "OUTPUT_BIAS": means.output,
         "OUTPUT_LAST": weights.output[:last],
         "OUTPUT_SECOND": weights.output[third + first : third + last],
         "OUTPUT_GATHERED": weights.output[third + vocab : third + first],
         "OUTPUT_OFFSETS": (weights.codes[2] @ weights.output[stream["L3.lag"]])[shown],
         "BIAS": means.scores[shown],
     }
-    numbers = {"VOCAB": vocab, "LAGS": weights.n_lags, "FIRST": first, "BETA": weights.beta}
+    sizes = {"LENGTH": weights.length, "VOCAB": vocab, "LAGS": weights.n_lags, "FIRST": first}
     columns = {"AVERAGED": stream["L2.L1.lag"], "OWN": stream["L1.lag"]}
-    return {**numbers, **columns, **{name: np.asarray(value) for name, value in tensors.items()}}
+    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    return {**sizes, **columns, "BETA": weights.beta, **arrays}
 
 
 def _double(tensor: Tensor) -> Float64[Tensor, "*shape"]:

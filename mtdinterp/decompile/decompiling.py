@@ -1,18 +1,20 @@
 """The terms of a model's program, each with what it adds, and which of them matter."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.checks import check_count
-from mtdinterp.criteria import DECOMPILED, DECOMPILED_SHARE, OUTPUT_FLOOR
+from mtdinterp.criteria import DECOMPILED, DECOMPILED_SHARE, OUTPUT_FLOOR, SMALL_RISE
 from mtdinterp.decompile.constants import Weights, means_of
 from mtdinterp.decompile.program import Program, program_of, run_source
 from mtdinterp.decompile.terms import BASE, NAMES, TERM, without
-from mtdinterp.errors import NotApplicable
+from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.estimators.expected_truth import expected_truth
+from mtdinterp.evidence import Evidence
 from mtdinterp.formatting import counted, listed
 from mtdinterp.metrics import Estimate, kl_divergence, mean_stderr, to_distribution
 from mtdinterp.models.lens import LensTransformer
@@ -27,6 +29,8 @@ MEAN_SEED = 47
 """First part of the seed of the sequences that means are taken over, which no effect is measured
 on."""
 MEAN_SEQUENCES = 512
+FRESH_SEED = 48
+"""The same for the sequences that the short program is measured on, but not chosen on."""
 
 
 SAME = 1e-9
@@ -46,14 +50,15 @@ class TermEffect:
     """KL(model ‖ program) with this term and those before it."""
     kl_stderr: float
     truth_effect: float
-    """How much it changes the KL to the truth when it is added; below 0 it helps."""
+    """How much it changes the KL to the truth when it is added; below 0 it helps. NaN for the first
+    term."""
     truth_stderr: float
     truth_without: float | None
     """How much the KL to the truth rises if the whole program lacks it (and what refines it); None
     for the terms that every program has."""
     truth_without_stderr: float | None
     matters: bool
-    """Whether the short program has it."""
+    """Whether the short program has it, because the KL to the truth might rise without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +78,12 @@ class Decompilation(Result):
     code: str
     """The same without its constants."""
     short_terms: tuple[str, ...]
-    """The terms of the short program: without any of them, the KL to the truth would be higher."""
+    """The terms of the short program, which keeps the KL to the truth; see `SMALL_RISE`."""
     short_kl: float
     """KL(model ‖ short program)."""
     short_truth: float
-    """How much higher the short program's KL to the truth is than the whole program's."""
+    """How much higher the short program's KL to the truth is than the whole program's, on other
+    sequences than those that chose its terms."""
     short_truth_stderr: float
     short_n_constants: int
     short_source: str = field(repr=False)
@@ -87,16 +93,17 @@ class Decompilation(Result):
 
     @property
     def noise(self) -> tuple[str, ...]:
-        """The terms that do nothing for the truth."""
+        """The terms that do nothing for the truth, beyond a negligible amount."""
         return tuple(term.name for term in self.terms if not term.matters)
 
     @property
     def complete(self) -> bool:
-        """Whether the program is the model, up to little."""
-        return self.kl <= DECOMPILED and self.kl <= DECOMPILED_SHARE * self.one_step_kl
+        """Whether the program reproduces the model closely."""
+        near = self.kl <= DECOMPILED_SHARE * self.one_step_kl
+        return self.kl <= SAME or (self.kl <= DECOMPILED and near)
 
     def predict(self, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch vocab"]:
-        """What the program with all terms predicts after each sequence."""
+        """What the program with all terms predicts after sequences of the model's length."""
         return run_source(self.source, tokens)
 
     def summary(self) -> str:
@@ -105,28 +112,29 @@ class Decompilation(Result):
             f"KL(model ‖ program) = {self.kl:.1e} ± {self.kl_stderr:.0e}; one step of mirror "
             f"descent: {self.one_step_kl:.1e}.",
             f"Short program, {listed(self.short_terms)} ({self.short_n_constants:,} constants): "
-            f"KL(model ‖ program) = {self.short_kl:.1e}; its KL to the truth is "
-            f"{self.short_truth:+.1e} ± {self.short_truth_stderr:.0e} from the whole program's "
-            f"(the model's: {self.truth_kl:.5f}).",
+            f"KL(model ‖ program) = {self.short_kl:.1e}. Its KL to the truth is "
+            f"{self.short_truth:.1e} ± {self.short_truth_stderr:.0e} higher than the whole "
+            f"program's; the model's own is {self.truth_kl:.5f}.",
         ]
         if self.noise:
-            lines.append(f"Noise, for the truth: {listed(self.noise)}.")
+            lines.append(
+                f"Noise: leaving out {listed(self.noise)} raises the KL to the truth by less than "
+                f"{SMALL_RISE:.0%}."
+            )
         return "\n".join(lines)
 
     def table(self) -> Table:
         """One row per term."""
         rows = []
         for term in self.terms:
-            left_out = "—"
-            if term.truth_without is not None:
-                left_out = f"{term.truth_without:+.1e} ± {term.truth_without_stderr:.0e}"
+            left_out = _change(term.truth_without, term.truth_without_stderr)
             rows.append(
                 (
                     term.name,
                     term.says,
                     f"{term.n_constants:+,}",
                     f"{term.kl_after:.1e} ± {term.kl_stderr:.0e}",
-                    f"{term.truth_effect:+.1e} ± {term.truth_stderr:.0e}",
+                    _change(term.truth_effect, term.truth_stderr),
                     left_out,
                     "yes" if term.matters else "no",
                 )
@@ -146,10 +154,17 @@ HEADER = (
     "what it computes",
     "constants",
     "KL(model ‖ program so far)",
-    "effect on the KL to the truth",
-    "the same, left out of the whole",
+    "KL to the truth when added",
+    "KL to the truth when left out",
     "matters",
 )
+
+
+def _change(value: float | None, stderr: float | None) -> str:
+    """A change with its sign and standard error; a dash if there is none."""
+    if value is None or not math.isfinite(value):
+        return "—"
+    return f"{value:+.1e} ± {stderr:.0e}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +184,7 @@ class _Scored:
 
 
 Score = Callable[[tuple[str, ...]], _Scored]
+NOTHING = Estimate(math.nan, math.nan)
 
 
 def decompile(
@@ -192,29 +208,25 @@ def decompile(
         NotApplicable: for other models and tasks.
     """
     check_count("n_sequences", n_sequences, minimum=8)
-    _check_applicable(model, task)
+    check_decompilable(model, task)
     weights = Weights(as_concatenated(model), task.n_components)
     length = model.config.length
     means = means_of(weights, task.sample(MEAN_SEQUENCES, length, [MEAN_SEED, seed]).tokens)
-    data = task.sample(n_sequences, length, seed)
-    evidence = task.evidence(data.tokens)
-    expected = expected_truth(evidence, data.next_probs)
-    raw = predictions_of(model, data.tokens)
-    predicted = to_distribution(raw, OUTPUT_FLOOR)
+    judged = _Measured.draw(model, task, n_sequences, seed)
     known: dict[tuple[str, ...], _Scored] = {}
 
     def score(terms: tuple[str, ...]) -> _Scored:
         if terms not in known:
-            program = program_of(weights, means, terms)
-            output = to_distribution(program.predict(data.tokens), OUTPUT_FLOOR)
-            kl, truth = kl_divergence(predicted, output), kl_divergence(expected, output)
-            known[terms] = _Scored(program, output, kl, truth)
+            known[terms] = judged.scored(program_of(weights, means, terms))
         return known[terms]
 
     present = _present(score)
     whole = score(present)
-    short = score(_short(score, present))
-    one_step = ESTIMATORS["one_step"].fit(evidence, raw)
+    truth_kl = judged.truth_kl
+    short = score(_short(score, present, SMALL_RISE * truth_kl))
+    fresh = _Measured.draw(model, task, n_sequences, (FRESH_SEED, seed))
+    rise = fresh.scored(short.program).over(fresh.scored(whole.program))
+    one_step = ESTIMATORS["one_step"].fit(judged.evidence, judged.raw)
     return Decompilation(
         terms=tuple(_effects(score, present, short.program.terms)),
         kl=_mean(whole.kl).value,
@@ -225,19 +237,57 @@ def decompile(
         code=whole.program.code,
         short_terms=short.program.terms,
         short_kl=_mean(short.kl).value,
-        short_truth=short.over(whole).value,
-        short_truth_stderr=short.over(whole).stderr,
+        short_truth=rise.value,
+        short_truth_stderr=rise.stderr,
         short_n_constants=short.program.n_constants,
         short_source=short.program.source,
         short_code=short.program.code,
-        truth_kl=kl_divergence(data.next_probs, predicted).mean().item(),
+        truth_kl=truth_kl,
         n_sequences=n_sequences,
         seed=seed,
     )
 
 
-def _check_applicable(model: LensTransformer, task: Task) -> None:
-    """Refuse models and tasks that the program's form does not fit."""
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Sequences, and what the model predicts after them."""
+
+    tokens: Int[Tensor, "batch pos"]
+    evidence: Evidence
+    raw: Float64[Tensor, "batch vocab"]
+    """The model's predictions as they are."""
+    predicted: Float64[Tensor, "batch vocab"]
+    """The same, clipped."""
+    expected: Float64[Tensor, "batch vocab"]
+    """The mean of the truth given each sequence."""
+    truth_kl: float
+    """KL(truth ‖ model)."""
+
+    @classmethod
+    def draw(
+        cls, model: LensTransformer, task: Task, n_sequences: int, seed: int | Sequence[int]
+    ) -> "_Measured":
+        """Draw sequences and run the model on them."""
+        data = task.sample(n_sequences, model.config.length, seed)
+        evidence = task.evidence(data.tokens)
+        raw = predictions_of(model, data.tokens)
+        predicted = to_distribution(raw, OUTPUT_FLOOR)
+        expected = expected_truth(evidence, data.next_probs)
+        truth_kl = kl_divergence(data.next_probs, predicted).mean().item()
+        return cls(data.tokens, evidence, raw, predicted, expected, truth_kl)
+
+    def scored(self, program: Program) -> _Scored:
+        """Run a program and compare it with the model and the truth."""
+        output = program.predict(self.tokens)
+        if not output.isfinite().all():
+            raise CannotCompute("the scores of layer 1 are too large for a program")
+        output = to_distribution(output, OUTPUT_FLOOR)
+        kl = kl_divergence(self.predicted, output)
+        return _Scored(program, output, kl, kl_divergence(self.expected, output))
+
+
+def check_decompilable(model: LensTransformer, task: Task) -> None:
+    """Raise NotApplicable, with the reason, if a model or task does not fit a program's form."""
     config = model.config
     needed = "decompiling needs a model of three layers with one head each"
     if config.n_layers != 3:
@@ -271,7 +321,7 @@ def _effects(score: Score, names: tuple[str, ...], short: tuple[str, ...]) -> It
     for count, name in enumerate(names, start=1):
         term = TERM[name]
         after = score(names[:count])
-        truth = _mean(after.truth) if before is None else after.over(before)
+        truth = NOTHING if before is None else after.over(before)
         lacks = None if name in BASE else score(without(name, names)).over(whole)
         kl = _mean(after.kl)
         earlier = 0 if before is None else before.program.n_constants
@@ -290,12 +340,19 @@ def _effects(score: Score, names: tuple[str, ...], short: tuple[str, ...]) -> It
         before = after
 
 
-def _short(score: Score, names: tuple[str, ...]) -> tuple[str, ...]:
+def _short(score: Score, names: tuple[str, ...], allowed: float) -> tuple[str, ...]:
     """The terms that remain when all that do nothing for the truth are left out.
 
-    From the last term to the first, each is left out if the KL to the truth is then not higher than
-    the whole program's by more than two standard errors. Terms cancel, so several together may
-    matter where none does alone; therefore each is judged without those that are already left out.
+    Terms cancel, so several together may matter where none does alone; therefore each is judged
+    without those that are already left out, from the last term to the first.
+
+    Args:
+        score: runs a program.
+        names: the terms that the model has.
+        allowed: how much the KL to the truth may rise, two standard errors up.
+
+    Returns:
+        The terms that remain.
     """
     whole = score(names)
     kept = names
@@ -303,7 +360,7 @@ def _short(score: Score, names: tuple[str, ...]) -> tuple[str, ...]:
         if name in BASE or name not in kept:
             continue
         rise = score(without(name, kept)).over(whole)
-        if rise.value <= 2 * rise.stderr:
+        if rise.value + 2 * rise.stderr <= allowed:
             kept = without(name, kept)
     return kept
 

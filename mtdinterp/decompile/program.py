@@ -14,7 +14,7 @@ from mtdinterp.decompile.source import code_of, code_of_scores, names_in, source
 
 TOKENS_AT_ONCE = 2**14
 """Tokens that a program predicts from at once; more would only take more memory."""
-SIZES = ("VOCAB", "LAGS", "FIRST", "AVERAGED", "OWN", "OTHER")
+SIZES = ("LENGTH", "VOCAB", "LAGS", "FIRST", "AVERAGED", "OWN", "OTHER")
 """Constants that say where something is, and are no weights."""
 
 

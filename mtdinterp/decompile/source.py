@@ -35,6 +35,8 @@ def predict(tokens):
     """The distribution of the next token: [batch, length] -> [batch, vocab]."""
     x = np.asarray(tokens)
     batch, length = x.shape
+    if length != LENGTH:
+        raise ValueError(f"tokens: expected sequences of {LENGTH} tokens, got {length}")
     one_hot = np.eye(VOCAB)[x]
 '''
     ),
@@ -59,27 +61,19 @@ def predict(tokens):
         needs=("step",),
     ),
     Lines(
-        """    total[:, 0] += total[:, 0] == 0  # the first token has no lag
-    code /= total[..., None]
-    gathered /= total[..., None]
-""",
-        needs=("step",),
-        without=("leak",),
-    ),
-    Lines(
         """    leak = LEAK[np.arange(length), x]
     total += leak
-    code /= total[..., None]
-    gathered = gathered / total[..., None] + (leak / total)[..., None] * MARGINAL
+    gathered += leak[..., None] * MARGINAL
 """,
         needs=("leak",),
         without=("far",),
     ),
     Lines(
-        """    code /= total[..., None]
+        """    total += total == 0  # nothing to attend to, as for the first token
+    code /= total[..., None]
     gathered /= total[..., None]
 """,
-        needs=("leak", "far"),
+        needs=("step",),
     ),
     Lines(
         """    first = np.concatenate([one_hot, gathered, code], -1)
@@ -169,7 +163,10 @@ def predict(tokens):
         needs=("gathered",),
     ),
     Lines(
-        "    scores[:, :LAGS] += (second @ (last @ CONTENT_3_SECOND)[:, :, None])[..., 0]\n",
+        """    asks = last @ CONTENT_3_SECOND
+    scores[:, :LAGS] += (second @ asks[:, :, None])[..., 0]
+    scores[:, LAGS:] += (asks * last[:, FIRST:]).sum(1, keepdims=True)
+""",
         needs=("earlier",),
     ),
 )
@@ -180,9 +177,10 @@ OUTPUT = (
         """    weights = np.exp(scores - scores.max(1, keepdims=True))
     weights /= weights.sum(1, keepdims=True)
     mixed = (weights[:, None] @ one_hot[:, ::-1][:, : weights.shape[1]])[:, 0]
-    output = mixed @ OUTPUT + OUTPUT_BIAS
+    output = mixed @ OUTPUT
 """
     ),
+    Lines("    output += OUTPUT_BIAS\n", without=("rest",)),
     Lines(
         """    output += last @ OUTPUT_LAST
     output += (weights[:, None] @ near[..., VOCAB:])[:, 0] @ OUTPUT_GATHERED

@@ -44,7 +44,7 @@ TERMS = (
 TERM = {term.name: term for term in TERMS}
 NAMES = tuple(TERM)
 BASE = ("output", "step")
-"""Without these there is no program to speak of."""
+"""Every program has these."""
 
 
 def without(name: str, terms: Iterable[str]) -> tuple[str, ...]:

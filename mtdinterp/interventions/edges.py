@@ -20,7 +20,6 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from mtdinterp.architectures.disentangled import DisentangledAttention
-from mtdinterp.errors import NotApplicable
 from mtdinterp.models import DisentangledTransformer, LensTransformer, Stream
 from mtdinterp.models.attention import (
     causal_softmax,
@@ -62,11 +61,6 @@ def with_edges(model: LensTransformer) -> DisentangledTransformer:
     Raises:
         NotApplicable: if its computation is no such sum.
     """
-    if model.config.d_mlp:
-        raise NotApplicable(
-            "model: the hidden layer before the output mixes all blocks, so the output has no "
-            "separate edges; circuits need a model without one"
-        )
     return as_concatenated(model)
 
 

@@ -33,7 +33,10 @@ def as_concatenated(model: LensTransformer) -> DisentangledTransformer:
         NotApplicable: for another architecture, or a model with a hidden layer before its output.
     """
     if model.config.d_mlp:
-        raise NotApplicable("the model has a hidden layer before its output")
+        raise NotApplicable(
+            "model: the hidden layer before the output mixes all blocks of the stream; this needs "
+            "a model without one"
+        )
     if isinstance(model, DisentangledTransformer):
         return model
     if not isinstance(model, StandardTransformer):

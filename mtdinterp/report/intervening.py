@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mtdinterp.decompile import decompile
+from mtdinterp.decompile import check_decompilable, decompile
 from mtdinterp.errors import CannotCompute, NotApplicable
 from mtdinterp.explanation import Explanation
 from mtdinterp.interventions import (
@@ -159,6 +159,7 @@ class _Plan:
         return minimal_circuit(self.model, some, CIRCUIT_FAITHFULNESS, explanation=self.explanation)
 
     def _program(self) -> Any:
+        check_decompilable(self.model, self.task)
         length = self.model.config.length
         if length > PROGRAM_LENGTH:
             raise NotApplicable(

@@ -64,6 +64,20 @@ def test_a_construction_is_its_own_two_terms(exact):
     assert names_of(exact) == exact.short_terms == BASE
     assert exact.noise == ()
     assert exact.short_truth == pytest.approx(0, abs=1e-12)
+    assert exact.complete
+
+
+def test_large_scores_do_not_overflow_and_single_precision_is_exact_enough():
+    model = one_step(TASK.transition, TASK.order, LENGTH, 7.0, delta=1000.0, dtype=torch.float64)
+    found = decompile(model, TASK, n_sequences=64)
+    assert found.kl <= 1e-9
+    assert names_of(found) == BASE
+    assert decompile(one_step(TASK.transition, 3, LENGTH, 7.0), TASK, n_sequences=64).complete
+
+
+def test_a_program_is_for_sequences_of_one_length(exact):
+    with pytest.raises(ValueError, match="expected sequences of 24 tokens, got 20"):
+        exact.predict(TASK.sample(4, 20, seed=0).tokens)
 
 
 @pytest.mark.parametrize("architecture", ["disentangled", "standard"])
@@ -86,7 +100,9 @@ def test_the_constants_of_a_construction_are_those_it_was_built_with(exact):
     constants = {}
     exec(exact.short_source, constants)
     assert constants["BETA"] == pytest.approx(7.0)
-    np.testing.assert_allclose(constants["PAIRS"], TASK.transition.log().T)
+    # Attention does not depend on a number that is added to all scores of a query.
+    offset = constants["PAIRS"] - TASK.transition.log().T.numpy()
+    np.testing.assert_allclose(offset, np.broadcast_to(offset[:, :1], offset.shape))
     np.testing.assert_allclose(constants["OUTPUT"], TASK.transition)
     np.testing.assert_allclose(constants["BIAS"], np.full(3, constants["BIAS"][0]), atol=1e-9)
 
@@ -136,7 +152,9 @@ def test_leak_and_averaging_matter_only_together(found):
 
 def test_a_result_has_words_and_a_table(found):
     assert "Short program, output, step, leak, averaging" in found.summary()
-    assert len(found.table().rows) == len(TERMS)
+    rows = found.table().rows
+    assert len(rows) == len(TERMS)
+    assert rows[0][4] == "—"
     plain = found.to_dict()
     assert plain["terms"][0]["name"] == "output"
     assert plain["n_sequences"] == 512
