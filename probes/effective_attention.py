@@ -63,8 +63,8 @@ class Profile:
     flatness: float
     """The largest |value - 1| of the first seven eighths: 0 if every position counts the same."""
     interval: tuple[float, float]
-    """The largest lower end and the largest upper end of the 95% intervals of |value - 1|: some
-    eighth differs by at least the first number, and none by more than the second."""
+    """The largest lower and the largest upper end of the seven intervals of |value - 1|, each at
+    95%."""
 
     def text(self) -> str:
         """The values from first to last, and the flatness."""
@@ -151,8 +151,8 @@ class EffectiveAttention(Result):
 
     @property
     def main(self) -> PathAttention:
-        """All paths together, or the path through layer 2 alone if there is no such sum."""
-        return self.paths[0] if self.together is None else self.together
+        """All paths together, or the only one that is read, or the one through layer 2."""
+        return _main(self.paths, self.together)
 
     @property
     def by_position(self) -> tuple[float, ...]:
@@ -237,7 +237,10 @@ class EffectiveAttention(Result):
         low, high = self.interval
         status = decide(self.flatness <= FLAT_ATTENTION)
         reason = ""
-        if low < FLAT_ATTENTION < high:
+        if not math.isfinite(self.flatness):
+            status = Status.UNDECIDABLE
+            reason = "the first seven eighths count nothing"
+        elif low < FLAT_ATTENTION < high:
             status = Status.UNDECIDABLE
             reason = (
                 f"the interval {low:.3f} to {high:.3f} contains the threshold "
@@ -397,14 +400,13 @@ def effective_attention(
     if n_read > 1:
         together = describe("all paths, each times its read", (), combined, NO_SLOPE)
     direct = reads.get((1,), NO_SLOPE)
-    main = paths[0] if together is None else together
-    last_total = main.last
+    effective = combined if n_read else weights[chains[0]]
+    last_total = _main(paths, together).last
     if n_read and direct.r2 >= CLEAR_R2:
         # The direct read adds the lag mass of the last position once.
         level = _binned(combined)[:, :-1].mean()
         through = (combined[:, -1].mean() / level).item()
         last_total = through + (direct.value * mass[:, -1].mean() / level).item()
-    effective = weights[chains[0]] if together is None else combined
     return EffectiveAttention(
         paths=tuple(paths),
         together=together,
@@ -546,6 +548,8 @@ class _Describer:
         one_hot = F.one_hot(self.tokens[:, :-1], self.vocab_size).double()
         counts = one_hot.sum(1)
         totals = torch.einsum("bt,btv->bv", weights[:, :-1], one_hot)
+        # Reads, and with them sums over paths, are negative in mirrored models.
+        totals = totals * totals.sum().sign()
         once = torch.ones(1, len(weights), dtype=torch.float64)
         by_token = token_weights(totals, counts, once)[0]
         spread = token_weights(totals, counts, self.repeats).std(0)
@@ -561,6 +565,14 @@ class _Describer:
             read=read.value,
             read_r2=read.r2,
         )
+
+
+def _main(paths: Sequence[PathAttention], together: PathAttention | None) -> PathAttention:
+    """All paths together, or the only one that is read, or the one through layer 2."""
+    if together is not None:
+        return together
+    read = [path for path in paths if path.is_read]
+    return read[0] if read else paths[0]
 
 
 def _binned(weights: Float64[Tensor, "batch step"]) -> Float64[Tensor, "batch bin"]:

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from mtdinterp.checks import ArrayLike
-from mtdinterp.claims import Claim, decide
+from mtdinterp.claims import Claim, Status, decide
 from mtdinterp.criteria import AVERAGES, REWEIGHTS, REWEIGHTS_R2
 from mtdinterp.errors import NotApplicable
 from mtdinterp.formatting import counted, fixed, listed
@@ -93,6 +93,8 @@ class ReadReading:
     """How the last layer reads a block to weigh the lags of the next token."""
 
     block: str
+    layers: tuple[int, ...]
+    """The layer that wrote the block's code, then those that copied it; from 1."""
     strength: float
     """c of the nearest c·(I - 11ᵀ/m)."""
     r2: float
@@ -176,11 +178,12 @@ class ReweightingRecovery(Result):
         return f"{kind}: {shown}.{self._not_averaging()}"
 
     def _not_averaging(self) -> str:
-        """Which layers would re-weight if they averaged; empty if there are none."""
+        """Which layers attend to the lags instead of averaging; empty if there are none."""
+        passing = {row.layer for row in self.passes}
         found: dict[int, float] = {}
         for row in self.rows:
-            if row.reweights and row.on_lags >= AVERAGES:
-                found[row.layer] = row.on_lags
+            if row.on_lags >= AVERAGES and row.layer not in passing:
+                found[row.layer] = max(row.on_lags, found.get(row.layer, 0.0))
         sentences = []
         for layer, share in found.items():
             sentences.append(
@@ -196,8 +199,8 @@ class ReweightingRecovery(Result):
         """Whether the last layer reads an average that some re-weighting layer made."""
         wanted = {row.layer for row in self.passes}
         for read in self.reads:
-            made_by = {int(part[1:]) for part in read.block.split(".") if part[1:].isdigit()}
-            if read.r2 >= REWEIGHTS_R2 and read.effect >= REWEIGHTS and made_by & wanted:
+            clear = read.r2 >= REWEIGHTS_R2 and read.effect >= REWEIGHTS
+            if clear and read.layers[0] == 1 and wanted.intersection(read.layers[1:]):
                 return True
         return False
 
@@ -252,13 +255,15 @@ class ReweightingRecovery(Result):
                 f"a = {fixed(shown.sharpness, 1)} (R² {fixed(shown.r2)}, {fixed(shown.effect, 3)} "
                 f"nats, layer {shown.layer}, {shown.name})"
             )
+        reason = self._undecidable()
+        status = decide(self.kind not in ("none", "other"))
         return (
             Claim(
                 claim=(
                     "A layer re-weights positions by how badly an average explains them (R² ≥ "
                     f"{REWEIGHTS_R2:g})"
                 ),
-                status=decide(self.kind not in ("none", "other")),
+                status=Status.UNDECIDABLE if reason else status,
                 evidence="Largest score -a·(I - 11ᵀ/m) of a block about the weights with γ",
                 number=number,
                 threshold=(
@@ -268,8 +273,18 @@ class ReweightingRecovery(Result):
                 control=f"R² of a random score {_chance_r2(self.n_components)}",
                 n_sequences=self.n_sequences,
                 seed=self.seed,
+                reason=reason,
             ),
         )
+
+    def _undecidable(self) -> str:
+        """Why the claim cannot be decided; empty if it can."""
+        if self.n_components <= 2:
+            lags = counted(self.n_components, "lag")
+            return f"with {lags}, every score is a multiple of I - 11ᵀ/m"
+        if self.branch == "undecided" and self.passes:
+            return "the branch of layer 1 is undecided, so the sign of a is not known"
+        return ""
 
     def blocks(self) -> list[Block]:
         blocks: list[Block] = [Text((self.circuit,))]
@@ -466,4 +481,4 @@ def _read(block: LagBlock, matrix: Float64[Tensor, "read_component component"]) 
     share = identity_share(matrix)
     added = varying(centred(block.values[:, -1] @ matrix.T))
     effect = added.square().mean().sqrt().item()
-    return ReadReading(block.name, share.value, share.r2, effect)
+    return ReadReading(block.name, block.layers, share.value, share.r2, effect)
