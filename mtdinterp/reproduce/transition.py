@@ -19,12 +19,15 @@ from probes.recover_transition import TransitionRecovery, recover_transition
 SHOWN = Entry(4, 64)
 """The model whose matrices are drawn, as in the paper's main text."""
 READINGS = {"attention_softmax": "paper's probe: row softmax of W_Aᵀ", "attention": "gauge fixed"}
+OURS = ("fast", "grown")
 GROUPS = (
-    ("disentangled", "fast", "disentangled models of the fast recipe"),
-    ("standard", "fast", "standard models of the fast recipe, with the QK circuit for W_A"),
-    ("disentangled", "paper", "disentangled models of the paper's own recipe"),
+    ("disentangled", OURS, "disentangled models of our recipes"),
+    ("standard", OURS, "standard models of our recipes, with the QK circuit for W_A"),
+    ("disentangled", ("paper",), "disentangled models of the paper's own recipe"),
 )
-"""Architecture, recipe and description of the models that are summarised together."""
+"""Architecture, recipes and description of the models that are summarised together."""
+MOST_SEQUENCES, FEWEST_SEQUENCES, CELLS = 512, 32, 2**21
+"""Sequences on which heads and branch are read: as many as have so many attention entries."""
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 
 Numbers = dict[str, dict[str, Any]]
@@ -34,14 +37,15 @@ Numbers = dict[str, dict[str, Any]]
 @register_figure("transition", summary="π read from layer 1: row softmax or gauge fixed", rank=3)
 def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) -> Reproduction:
     """The paper's Figures 4 (right, bottom) and 7."""
-    recipes = ("fast", "paper") if context.models.stored else ("fast",)
+    recipes = (*OURS, "paper") if context.models.stored else OURS
     wanted = [entry for entry in entries if entry.layers == 3 and entry.recipe in recipes]
     checkpoints, missing = available(context.models, wanted)
     found: dict[str, TransitionRecovery] = {}
     numbers: Numbers = {}
     for name, checkpoint in checkpoints.items():
+        count = context.count(_n_sequences(checkpoint.model.config.length))
         result = recover_transition(
-            checkpoint.model, checkpoint.task, n_sequences=context.count(512), seed=context.seed
+            checkpoint.model, checkpoint.task, n_sequences=count, seed=context.seed
         )
         found[name] = result
         numbers[name] = {
@@ -66,6 +70,11 @@ def transition_matrices(context: Context, entries: Sequence[Entry] = ENTRIES) ->
         draw=lambda figure: _draw(figure, task, found, numbers),
         size=(8.6, 3.3 + 0.23 * len(found)),
     )
+
+
+def _n_sequences(length: int) -> int:
+    """How many sequences of a length are read."""
+    return max(FEWEST_SEQUENCES, min(MOST_SEQUENCES, CELLS // length**2))
 
 
 def _rows(found: dict[str, TransitionRecovery]) -> list[dict[str, Any]]:
@@ -101,16 +110,17 @@ def _centred_probe(checkpoint: Checkpoint, task: MTDTask) -> float:
 def _sentences(entries: Sequence[Entry], numbers: Numbers) -> tuple[str, ...]:
     sentences = []
     direct = [entry for entry in entries if numbers[entry.name]["branch"] == "direct"]
-    for architecture, recipe, description in GROUPS:
-        group = (architecture, recipe)
-        names = [entry.name for entry in direct if (entry.architecture, entry.recipe) == group]
+    for architecture, recipes, description in GROUPS:
+        group = [entry for entry in direct if entry.architecture == architecture]
+        names = [entry.name for entry in group if entry.recipe in recipes]
         if names:
             some = [numbers[name] for name in names]
+            control = _range(column(some, "control"))
             sentences.append(
                 f"Mean row KL of the {len(names)} {description} on the direct branch: "
                 f"{_range(column(some, 'attention_softmax'))} with the paper's probe, "
                 f"{_range(column(some, 'attention'))} with the gauge fixed by the stationary "
-                f"marginal. The marginal alone, as every row, has {some[0]['control']:.3f}."
+                f"marginal. The marginal alone, as every row, has {control}."
             )
     if SHOWN.name in numbers:
         shown = numbers[SHOWN.name]
@@ -131,7 +141,7 @@ def _sentences(entries: Sequence[Entry], numbers: Numbers) -> tuple[str, ...]:
 
 
 def _range(values: Sequence[float]) -> str:
-    if len(values) == 1:
+    if max(values) - min(values) < 0.0005:
         return f"{values[0]:.3f}"
     return f"{min(values):.3f} to {max(values):.3f} (median {median(values):.3f})"
 
