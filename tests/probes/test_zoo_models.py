@@ -18,11 +18,11 @@ LONGEST = [name for name in USUAL if LENGTHS[name] > 256]
 def beta_is_near_the_optimum(name):
     checkpoint = load_checkpoint(name)
     found = recover_beta(checkpoint.model, checkpoint.task)
-    # The longest models attend a little less sharply than one step should.
-    within = 0.1 if LENGTHS[name] <= 512 else 0.15
+    # Long models attend less sharply than one step should, though they predict as well.
+    within = 0.1 if LENGTHS[name] <= 256 else 0.2
     if checkpoint.model.config.n_layers == 3:  # five layers do not weigh lags by one step's β
         assert found.attention == pytest.approx(found.optimal, rel=within)
-    assert found.output == pytest.approx(found.optimal, rel=within)
+    assert found.output == pytest.approx(found.optimal, rel=0.1)
     assert found.branch == ("mirrored" if "mirrored" in name else "direct")
 
 
