@@ -119,7 +119,7 @@ def test_steering_puts_all_weight_on_one_lags_row(ask, open_registry):
 
 
 def test_a_configuration_without_a_task_kind_is_mtd(paths, tmp_path):
-    name = "disentangled-m4-T64"
+    name = "disentangled-m4-T64-mirrored"
     assert "kind" not in load_checkpoint(name).config["task"]
     entry = Registry().entry(name)
     assert (entry.order, entry.vocab_size, entry.layers, entry.length) == (4, 5, 3, 64)
