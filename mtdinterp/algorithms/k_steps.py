@@ -9,6 +9,7 @@ Each step reads all averages so far. That makes k(k+1)/2 reads c and k-1 sharpne
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -66,11 +67,11 @@ def check_constants(constants: KStepConstants) -> KStepConstants:
             f"sharpness: expected {len(sizes) - 1} numbers for {len(sizes)} steps, "
             f"got {len(sharpness)}"
         )
-    numbers = [*sharpness, *(value for row in reads for value in row)]
+    numbers = [*sharpness, *chain.from_iterable(reads)]
     if not np.isfinite(numbers).all():
         raise ValueError("constants: expected finite numbers")
-    rows = tuple(tuple(float(value) for value in row) for row in reads)
-    return KStepConstants(tuple(float(value) for value in sharpness), rows)
+    rows = [tuple(map(float, row)) for row in reads]
+    return KStepConstants(tuple(map(float, sharpness)), tuple(rows))
 
 
 def k_step_weights(
@@ -180,7 +181,7 @@ def _descend(
         (gradient,) = torch.autograd.grad(loss, scaled)
         return loss.item(), gradient.numpy() * unit
 
-    flat = np.array([*start.sharpness, *(value for row in start.reads for value in row)])
+    flat = np.array([*start.sharpness, *chain.from_iterable(start.reads)])
     size = value_and_gradient(flat / unit)[0]
 
     def relative(x: np.ndarray) -> tuple[float, np.ndarray]:

@@ -198,7 +198,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_negative_number(node: ast.AST) -> bool:
-    """Whether a node is like -1: one number, not a number with a sign."""
+    """Whether a node is a negative number, such as -1, which counts as one constant."""
     if not (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)):
         return False
     return isinstance(node.operand, ast.Constant)

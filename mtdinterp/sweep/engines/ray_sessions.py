@@ -23,7 +23,7 @@ LONGEST_FOLDER = 40
 """Characters of the path of Ray's files; Ray appends to it the names of sockets, which may have
 107 characters in all."""
 PREFIX = "mtd-ray-"
-"""Of the names of our folders, which go on with the number of the process."""
+"""How the names of our folders begin; the number of the process follows."""
 ANSWER = 10.0
 """Seconds in which a cluster must answer; Ray itself would try for minutes."""
 INSTALL = "--engine ray needs the ray package: pip install 'mtdinterp[ray]'"
