@@ -116,6 +116,11 @@ class Decompilation(Result):
             f"{self.short_truth:.1e} ± {self.short_truth_stderr:.0e} higher than the whole "
             f"program's; the model's own is {self.truth_kl:.5f}.",
         ]
+        if self.kl > self.one_step_kl:
+            return (
+                f"{lines[0]}\nOne step is nearer to this model than its program, so the model is "
+                "not of the program's form, and the terms say nothing about it."
+            )
         if self.noise:
             lines.append(
                 f"Noise: leaving out {listed(self.noise)} raises the KL to the truth by less than "

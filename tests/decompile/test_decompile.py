@@ -192,6 +192,13 @@ def test_other_models_are_refused_with_the_reason(model, task, words):
         decompile(model, task)
 
 
+def test_a_model_of_another_form_is_not_interpreted():
+    checkpoint = load_checkpoint("disentangled-m3-T64-paper")
+    summary = decompile(checkpoint.model, checkpoint.task, n_sequences=32).summary()
+    assert "the terms say nothing about it" in summary
+    assert "Noise" not in summary
+
+
 def test_one_matrix_per_lag_is_decompiled_too():
     task = LagSpecificMTDTask.random(vocab_size=3, order=2, seed=0)
     model = DisentangledTransformer(DisentangledConfig(vocab_size=3, length=12, n_layers=3))
